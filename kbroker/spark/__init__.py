@@ -19,7 +19,7 @@ _MODULES = {"latest": "compacted", "load": "loader.load", "read": "frames", "str
 
 
 def __getattr__(name: str) -> Any:
-    """Spark imports this package to look for the format; the rest only where it is asked for."""
+    """Import `name` on first use: Spark imports this package only to find the format, and needs nothing else of it."""
     if name in _MODULES:
         return getattr(import_module(f"kbroker.spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

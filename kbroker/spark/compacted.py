@@ -22,13 +22,13 @@ def latest(
     kafka: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """One row for each key that a topic has, with its newest record: what compaction leaves in the end, at once.
+    """Return a DataFrame with one row for each key of `topic`: its newest record, as compaction would leave it.
 
-    A key whose newest value is null is gone, and records without a key are left out. Columns are those of the format,
-    and `options` too: see `read`. A record that cannot be decoded is an error unless `mode` says otherwise.
+    A key whose newest value is null is deleted and has no row. Records without a key are left out. Columns, arguments
+    and `options` are as in `read`, except that a record that cannot be decoded is an error unless `mode` is given.
 
-    Newest is what has the highest offset. A key is in one partition, unless there have been fewer of them once: of
-    several the record with the later timestamp counts.
+    A key's newest record is the one with the highest offset in its partition. A key is in several partitions only if
+    the topic once had fewer; then the newest record with the latest timestamp counts.
     """
     from pyspark.sql import functions as F
 
@@ -43,7 +43,7 @@ def latest(
     )
     newest = in_partitions.groupBy("key").agg(F.max_by("row", F.struct("timestamp", "partition")).alias("row"))
     found = newest.select(*(F.col(f"row.{_quoted(name)}") for name in names))
-    # What could not be decoded may be null too, but was not: its bytes are in that column.
+    # A value that could not be decoded may be null here too, but it is no deletion: its bytes are in that column.
     corrupt = given[CORRUPT]
     is_there = F.col("value").isNotNull()
     if corrupt in names:

@@ -1,4 +1,4 @@
-"""Topics as the brokers have them."""
+"""Descriptions of topics, some of which may not exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from kbroker.errors import ErrorCode
 
 
 def described(admin: AdminClient, topics: Collection[str]) -> tuple[dict[str, TopicDescription], set[str]]:
-    """Those that are there, and the names of those that are not. BrokerError: one is refused for another reason."""
+    """Return the descriptions of the topics that exist, and the names of those that do not.
+
+    Raises BrokerError when a topic cannot be described for another reason.
+    """
     if not topics:
         return {}, set()
     try:

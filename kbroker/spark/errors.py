@@ -1,4 +1,4 @@
-"""What users of Spark are told, in one line that names what is wrong."""
+"""Errors for users of Spark. The message is one line that names what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ R = TypeVar("R")
 
 
 def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
-    """Errors that say all themselves come without fifty lines of where in the client: Spark shows users each line."""
+    """Wrap `function` so that our errors, whose message says all, come without a traceback.
+
+    Spark shows users each line of it, and there are fifty inside the client.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
@@ -26,11 +29,11 @@ def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class WrongOption(KbrokerError, ValueError):
-    """An option that is missing, wrong, or of no use here; the message names it."""
+    """An option is missing, wrong, or of no use here; the message names it."""
 
 
 class CannotWrite(KbrokerError, ValueError):
-    """The DataFrame, or how it is written, does not fit a topic."""
+    """The DataFrame, or the way it is written, does not fit a topic."""
 
 
 class NotDelivered(KbrokerError):

@@ -26,11 +26,15 @@ def read(
     kafka: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """What is in these topics now: names, a compiled pattern, or partitions by topic.
+    """Return a DataFrame of the records that are in `topics` now.
 
-    `kafka`: options of the client; `options`: of the format, with their names. A mapping or a type of Spark's may stand
-    for its JSON, and a list for its parts with commas. In `spark`, else in the session that there is, or a new one.
-    WrongOption: a value is of no such kind.
+    `topics`: one name or several, a compiled pattern that is searched in names, or partition numbers by topic.
+    `spark`: the session to use; by default the active one, or a new one made by `session()`.
+    `kafka`: options of the client, without the prefix `kafka.`.
+    `options`: options of the format, by name. A mapping or a Spark type is passed as its JSON, a list as its parts
+    joined with commas. An option that is None is left out.
+
+    Raises WrongOption when an option's value is of another kind.
     """
     reader = (spark or _session()).read.format("kbroker")
     return reader.options(**format_options(topics, bootstrap_servers, kafka, options)).load()
@@ -44,7 +48,7 @@ def stream(
     kafka: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """What comes into them, from `startingOffsets` on; see `read`."""
+    """Return a streaming DataFrame of the records of `topics` from `startingOffsets` on; arguments as in `read`."""
     reader = (spark or _session()).readStream.format("kbroker")
     return reader.options(**format_options(topics, bootstrap_servers, kafka, options)).load()
 
@@ -52,7 +56,7 @@ def stream(
 def format_options(
     topics: Topics, bootstrap_servers: str, kafka: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> dict[str, str]:
-    """As Spark takes them."""
+    """Return all options as the names and strings that Spark takes. Raises WrongOption as `read` does."""
     given = {**options, **{f"kafka.{name}": value for name, value in (kafka or {}).items()}}
     found = {"kafka.bootstrap.servers": bootstrap_servers, **_subscription(topics)}
     return found | {name: _text(name, value) for name, value in given.items() if value is not None}
@@ -69,7 +73,7 @@ def _subscription(topics: Topics) -> dict[str, str]:
 
 
 def _expression(pattern: re.Pattern[str]) -> str:
-    """With its flags in it."""
+    """Return the text of a pattern, with its flags written into it."""
     flags = "".join(letter for letter, flag in FLAGS.items() if pattern.flags & flag)
     bare = re.sub(r"^\(\?[aimsux]+\)", "", pattern.pattern)
     return f"(?{flags}){bare}" if flags else bare

@@ -1,4 +1,4 @@
-"""What Spark needs to be there: each thing that is missing is said in one line, with what to do."""
+"""Checks that what Spark needs is installed. An error says in one line what is missing and what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotInstalled(KbrokerError, RuntimeError):
 
 
 def check_installed() -> None:
-    """PySpark, pyarrow and Java, in versions that work."""
+    """Raise NotInstalled unless PySpark, pyarrow and Java are there, in versions that work."""
     try:
         import pyarrow
         import pyspark
@@ -42,7 +42,7 @@ def check_installed() -> None:
 
 
 def check_pyspark(version: str) -> None:
-    """Python sources have had no admission control before."""
+    """Raise NotInstalled for a PySpark before LEAST_PYSPARK, whose Python sources have no admission control."""
     if _version(version) < LEAST_PYSPARK:
         wanted = ".".join(map(str, LEAST_PYSPARK))
         raise NotInstalled(f"PySpark {version} is too old for format kbroker: install pyspark>={wanted}")
@@ -53,7 +53,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _check_spark_home(version: str) -> None:
-    """PySpark starts the Spark that SPARK_HOME names, whatever came with it."""
+    """Raise NotInstalled if SPARK_HOME names another version of Spark: PySpark starts that one, not its own."""
     home = os.environ.get("SPARK_HOME")
     for jar in (Path(home) / "jars").glob("spark-core_*.jar") if home else ():
         theirs = jar.stem.rpartition("-")[2]
@@ -65,7 +65,7 @@ def _check_spark_home(version: str) -> None:
 
 
 def java_command() -> str:
-    """The java that Spark will start."""
+    """Return the path of the java that Spark will start. Raises NotInstalled when there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         found = Path(home) / "bin" / "java"
@@ -79,7 +79,7 @@ def java_command() -> str:
 
 
 def java_version(java: str) -> int:
-    """The number that people call it by: 8, 17, 21."""
+    """Return the version by which people call a Java: 8, 17, 21. Raises NotInstalled when `java` does not tell it."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -95,7 +95,10 @@ def java_version(java: str) -> int:
 
 
 def check_this_interpreter() -> None:
-    """That this one, which Spark runs for a format's sake, has pyarrow: without it Spark's next process dies."""
+    """Raise NotInstalled if this interpreter, in which Spark looks for formats, has no pyarrow.
+
+    Without pyarrow the next process that Spark starts dies.
+    """
     if find_spec("pyarrow") is None:
         raise NotInstalled(
             f"{sys.executable}, which Spark runs, has no pyarrow: name the interpreter that has kbroker[spark] in "
@@ -104,9 +107,10 @@ def check_this_interpreter() -> None:
 
 
 def check_interpreter(python: str, why: str) -> None:
-    """That it has kbroker: Spark looks for formats with it, and of an error there it says that there is no such format.
+    """Raise NotInstalled unless the interpreter `python` has kbroker and pyarrow, and is of this Python's version.
 
-    `why` says in messages where its path is from.
+    Spark looks for formats with that interpreter, and reports any error there as a format that does not exist.
+    `why` says in messages where the interpreter's path comes from.
     """
     if python == sys.executable:
         return

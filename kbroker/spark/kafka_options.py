@@ -1,6 +1,6 @@
-"""`kafka.*` options, which are those of Java's clients, as options of ours.
+"""Translates `kafka.*` options, which are named as in Kafka's Java clients, into options of our client.
 
-Files that they name are read where a client is made: on the driver, and on each executor's machine, as Java does it.
+Files that options name are read where a client is made, as in Java: on the driver, and on each executor's machine.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ REFUSED_WRITING = {
     "value.serializer": "the column value is string or binary",
 }
 CLASSES = ("ssl.engine.factory.class", "sasl.client.callback.handler.class", "sasl.login.callback.handler.class")
-"""Java classes that a connection would not be the same without."""
+"""Options that name Java classes. They change how a connection is made, so they are refused, not ignored."""
 
 UNUSED_TLS = ("ssl.enabled.protocols", "ssl.protocol", "ssl.cipher.suites")
-"""What the system's OpenSSL decides here."""
+"""Options that are not used: the system's OpenSSL decides what they set."""
 
 OF_GROUPS = frozenset(
     [
@@ -51,7 +51,7 @@ OF_GROUPS = frozenset(
         "auto.commit.interval.ms",
     ]
 )
-"""Of no use: Spark says which partitions are read where."""
+"""Options that are not used: Spark, not a consumer group, decides which task reads which partitions."""
 
 _OF_JAVA = """auto.include.jmx.reporter bootstrap.controllers compression.gzip.level compression.lz4.level
     compression.zstd.level config.providers enable.metrics.push internal.auto.downgrade.txn.commit
@@ -72,20 +72,20 @@ _OF_JAVA = """auto.include.jmx.reporter bootstrap.controllers compression.gzip.l
     ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
     transaction.two.phase.commit.enable"""
 OF_JAVA = OF_GROUPS.union(_OF_JAVA.split())
-"""What Java's clients know and ours have no use for."""
+"""Options that Java's clients have and our client has no use for."""
 
 KNOWN = {alias for option in (PRODUCER | CONSUMER).values() for alias in (option.name, *option.aliases)}
 
 
 class GivenOptions(dict[str, str]):
-    """As users give them, without the prefix. Some are secrets: it shows names only."""
+    """Options of the client as users give them, without the prefix. Some are secrets, so its repr has names only."""
 
     def __repr__(self) -> str:
         return f"GivenOptions({', '.join(self)})"
 
 
 def check_allowed(given: Mapping[str, str], *, writing: bool) -> None:
-    """WrongOption: one is Spark's to set, or no broker is named. Asks nobody."""
+    """Raise WrongOption when an option is Spark's to set, or no broker is named. No broker is contacted."""
     for name, why in (REFUSED_WRITING if writing else REFUSED).items():
         if name in given:
             raise WrongOption(f"option kafka.{name} cannot be set: {why}")
@@ -94,13 +94,16 @@ def check_allowed(given: Mapping[str, str], *, writing: bool) -> None:
 
 
 def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWORK) -> dict[str, Any]:
-    """For a client with the options of `table`. WrongOption names what is wrong, and no secret."""
+    """Return the options for a client whose options are `table`.
+
+    Raises WrongOption when one is wrong or not supported; its message names the option and shows no secret.
+    """
     protocol = given.get(PROTOCOL, "").upper()
     by_name = {alias: option for option in table.values() for alias in (option.name, *option.aliases)}
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name in java_stores.NAMES or name == jaas.NAME:
-            continue  # below
+            continue  # _credentials and _tls read these
         if name.startswith("sasl.") and not protocol.startswith("SASL"):
             continue
         if name in CLASSES:
@@ -117,7 +120,7 @@ def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWO
 
 
 def isolation_of(given: Mapping[str, str]) -> str:
-    """As the consumer has it, however it is written. WrongOption."""
+    """Return the isolation level as the consumer spells it. Raises WrongOption when it is none."""
     option = CONSUMER[ISOLATION]
     return str(option.kind(_checked(option, option.name, given.get(option.name, option.default))))
 
@@ -145,7 +148,10 @@ def _log_unused(name: str) -> None:
 
 
 def _credentials(given: Mapping[str, str]) -> dict[str, str]:
-    """Of `sasl.jaas.config`; none where our own options have them."""
+    """Return the credentials in `sasl.jaas.config`; empty if it is not given and our own options have them.
+
+    Raises WrongOption when both are missing, or `sasl.jaas.config` is wrong.
+    """
     if jaas.NAME not in given:
         if not given.keys() & {"sasl.username", "sasl.plain.username"}:
             raise WrongOption(f"option kafka.{jaas.NAME} is missing: kafka.{PROTOCOL}={given[PROTOCOL]} needs it")
@@ -160,7 +166,10 @@ def _credentials(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, Any]:
-    """A context of Java's stores, if some are given."""
+    """Return a TLS context made of Java's key stores and trust stores, if some are given.
+
+    Raises WrongOption when a store cannot be used, or certificates are given in our own options too.
+    """
     inner = java_stores.INNER_PASSWORD
     stores = {name for name in given if name in java_stores.NAMES} - {inner}
     if not stores:

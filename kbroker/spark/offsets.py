@@ -1,4 +1,4 @@
-"""Where to begin and where to end, as users of Spark say it: words, timestamps, JSON. And the JSON that Spark keeps."""
+"""Where to begin and to end, as users write it (words, timestamps, JSON), and the JSON that Spark keeps of offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.model import TopicPartition
 
-EARLIEST, LATEST = -2, -1  #: in place of an offset, in JSON
+EARLIEST, LATEST = -2, -1  #: in JSON they stand in place of an offset
 INT64_MAX = (1 << 63) - 1
 
 Offsets = dict[TopicPartition, int]
@@ -17,28 +17,28 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Everywhere:
-    """EARLIEST or LATEST, of all partitions."""
+    """EARLIEST or LATEST, in all partitions."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class PerPartition:
-    """An offset of each; EARLIEST and LATEST are among them."""
+    """An offset for each partition; it may be EARLIEST or LATEST."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """The first record at that time (ms) or later, in all partitions."""
+    """The first record whose timestamp is `timestamp_ms` or later, in all partitions."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """The same, with a time of each."""
+    """The first record whose timestamp is that of its partition here, or later."""
 
     timestamps_ms: dict[TopicPartition, int]
 
@@ -47,12 +47,12 @@ Place = Everywhere | PerPartition | AtTimestamp | AtTimestamps
 
 
 def offsets_of(found: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Of the JSON that Spark keeps in its checkpoints: `{"topic": {"0": 23, "1": 5}}`."""
+    """Return the offsets in the JSON that Spark keeps in its checkpoints: `{"topic": {"0": 23, "1": 5}}`."""
     return {TopicPartition(topic, int(n)): offset for topic, per in found.items() for n, offset in per.items()}
 
 
 def checkpointed(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The other way round; sorted, so that equal offsets are equal text."""
+    """Return offsets as the JSON that `offsets_of` reads, sorted, so that equal offsets are equal text."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -63,7 +63,7 @@ def checkpointed(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, i
 
 
 def offsets_or_word(text: str) -> Place:
-    """`earliest`, `latest`, or JSON as above; ValueError says what is allowed."""
+    """Parse `earliest`, `latest`, or JSON as in `offsets_of`. Raises ValueError with what is allowed."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return Everywhere(EARLIEST if word == "earliest" else LATEST)
@@ -71,12 +71,12 @@ def offsets_or_word(text: str) -> Place:
 
 
 def timestamps(text: str) -> AtTimestamps:
-    """JSON `{"topic": {"0": 1700000000000}}`, in ms."""
+    """Parse a timestamp (ms) for each partition, in JSON: `{"topic": {"0": 1700000000000}}`."""
     return AtTimestamps(_per_partition(text, 'JSON like {"topic": {"0": 1700000000000}}, in ms', 0))
 
 
 def timestamp(text: str) -> AtTimestamp:
-    """One, in ms."""
+    """Parse one timestamp, in ms since 1970."""
     try:
         found = int(text)
     except ValueError:
@@ -87,7 +87,7 @@ def timestamp(text: str) -> AtTimestamp:
 
 
 def partitions(text: str) -> tuple[TopicPartition, ...]:
-    """JSON `{"topic": [0, 1]}`."""
+    """Parse partitions in JSON: `{"topic": [0, 1]}`."""
     what = 'JSON like {"topic": [0, 1]}'
     found = _object(text, what)
     wanted = []
@@ -132,7 +132,7 @@ def _is_integer(value: Any, least: int, most: int) -> bool:
 
 
 def named(partitions: Iterable[TopicPartition] | Iterable[str]) -> str:
-    """For messages: some of them."""
+    """Return the first five names, and how many more there are, for messages."""
     wanted = sorted(partitions)
     more = f" and {len(wanted) - 5} more" if len(wanted) > 5 else ""
     return ", ".join(map(str, wanted[:5])) + more

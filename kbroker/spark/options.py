@@ -1,6 +1,6 @@
-"""The options of `format("kbroker")`: names, kinds and defaults of Spark's own Kafka connector, and ours beside them.
+"""The options of `format("kbroker")`: those of Spark's own Kafka connector, with its names and defaults, and our own.
 
-Spark hands them over as strings, with names in lower case. `kafka.*` are the client's (kafka_options.py).
+Spark passes options as strings, with names in lower case. Options named `kafka.*` are the client's (kafka_options.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kbroker.spark.kafka_options import GivenOptions, check_allowed
 log = logging.getLogger("kbroker.spark")
 
 CLIENT = "kafka."
-"""Names that begin so are options of the client."""
+"""The prefix of options that are the client's."""
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 class Use(enum.Flag):
-    """What an option is for."""
+    """The reads and writes to which an option applies."""
 
     BATCH_READ = enum.auto()
     STREAM_READ = enum.auto()
@@ -39,7 +39,7 @@ class Use(enum.Flag):
 
 @dataclass(frozen=True)
 class Option:
-    """`kind` makes a value of the string, or raises ValueError saying what is allowed."""
+    """An option. `kind` makes a value of its string, or raises ValueError with a message that says what is allowed."""
 
     name: str
     kind: Kind
@@ -73,7 +73,7 @@ def columns(given: str) -> tuple[str, ...]:
 
 
 def duration_ms(given: str) -> int:
-    """As Spark writes them: 30s, 15m, 1h, 500ms; a plain number is milliseconds."""
+    """Return the milliseconds of a time as Spark writes it: 30s, 15m, 1h, 500ms; a plain number is milliseconds."""
     found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)?\s*", given.lower())
     if found is None:
         raise ValueError("a time like 30s, 15m or 500ms")
@@ -81,12 +81,12 @@ def duration_ms(given: str) -> int:
     return int(found[1]) * units[found[2]]
 
 
-BINARY = "binary"  #: as they are
+BINARY = "binary"  #: keys or values stay bytes
 FORMAT = one_of(BINARY, "string", "json", "avro")
 
 
 def addresses(given: str) -> str:
-    """Of schema registries."""
+    """Return `given`, the addresses of schema registries. Raises ValueError when they are no addresses."""
     from kbroker.spark.decoding.schema_registry import registry
 
     registry(given)
@@ -205,14 +205,15 @@ OPTIONS = {
 
 
 class SparkOptions:
-    """Values by name; those of the client by `client`."""
+    """The options of one read or write: values by name, and the client's options as strings in `client`."""
 
     def __init__(self, given: Mapping[str, str], use: Use):
-        """WrongOption: a value is wrong, or an option is of no use here."""
+        """Raises WrongOption when a value is wrong, a stream is given an option for batches, an option of the client is
+        Spark's to set, or no broker is named."""
         self.use = use
         self._values: dict[str, Any] = {}
         self.client = GivenOptions()
-        self.slips: list[str] = []  # for messages: names that are nearly those of options
+        self.slips: list[str] = []  # for error messages: unknown names, each with the option that it resembles
         for name, value in given.items():
             if name.startswith(CLIENT):
                 self.client[name.removeprefix(CLIENT)] = value
@@ -245,13 +246,13 @@ class SparkOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that rows have."""
+        """The names of the columns that rows have."""
         chosen: tuple[str, ...] = self["columns"] or COLUMNS[:-1]
         return (*chosen, "headers") if self["includeHeaders"] and "headers" not in chosen else chosen
 
     @property
     def starting(self) -> offsets.Place | None:
-        """Where to begin; None: nobody has said."""
+        """Where to begin; None if no option says it."""
         return self._first("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 
     @property

@@ -1,4 +1,4 @@
-"""The columns that Spark sees: of its own Kafka connector, with its names and types."""
+"""The columns that Spark sees, with the names and types of Spark's own Kafka connector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schema_of(names: tuple[str, ...]) -> StructType:
 
 
 def arrow_schema_of(schema: StructType) -> pyarrow.Schema:
-    """What Spark wants batches of it to be like, to the letter: it compares before it takes the first one."""
+    """Return the Arrow schema that batches of `schema` must have, exactly: Spark compares before it takes the first."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -16,25 +16,31 @@ if TYPE_CHECKING:
 
 
 def session(master: str | None = None, app_name: str = "kbroker", **conf: str | int | bool) -> SparkSession:
-    """A SparkSession, or the one that there is.
+    """Return a SparkSession that is set up for `format("kbroker")`: a new one, or the one that is running.
 
-    `master`: local[*], or what spark-submit was told. `conf`: settings of Spark, with underscores for dots:
-    `spark_sql_shuffle_partitions=2`, or as they are: `**{"spark.sql.shuffle.partitions": 2}`; they win. Arrow batches
-    go through Unix sockets, but on YARN. NotInstalled says in one line what is missing.
+    `master`: Spark's master URL; by default `local[*]`, or what spark-submit was told.
+    `conf`: Spark's settings, with underscores for dots (`spark_sql_shuffle_partitions=2`) or under their own names
+    (`**{"spark.sql.shuffle.partitions": 2}`). They override what is set here: Arrow batches go through Unix sockets,
+    except on YARN, and a local driver listens on 127.0.0.1.
 
-    All run the interpreter that PYSPARK_PYTHON names, this one if it names none: on the driver, where it looks for
-    formats, and on executors. Spark has one path for both, so it must lead to a Python with kbroker on all machines.
+    Spark runs the Python interpreter that PYSPARK_PYTHON names, or this one if the variable is not set. It runs it on
+    the driver, to look for formats, and on executors. Spark has one path for both, so the path must lead to a Python
+    with kbroker on every machine. If Spark's JVM is running already, its interpreter is only checked.
+
+    Raises NotInstalled, whose message says in one line what to do, when Java, PySpark or pyarrow is missing or too
+    old, or when the interpreter cannot import kbroker and pyarrow.
     """
     check_installed()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit's JVM
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         SparkContext._ensure_initialized()
     if SparkContext._jvm is None:
         python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         check_interpreter(python, "which PYSPARK_PYTHON names")
-        # Of a Python source Spark runs this one, on executors too; it may be a path on the driver only, or jupyter.
+        # Spark runs PYSPARK_DRIVER_PYTHON for Python sources, on executors too. A value that the user has set is
+        # replaced: it may exist on the driver only, or be jupyter.
         os.environ["PYSPARK_DRIVER_PYTHON"] = python
         master = master or "local[*]"
         where = master
@@ -57,11 +63,14 @@ def session(master: str | None = None, app_name: str = "kbroker", **conf: str | 
 
 
 def loading_session(master: str, **conf: str | int | bool) -> SparkSession:
-    """For loads, whose JVM has little to do: no page, no bar, errors only in its log, and none of the compiling that
-    takes half a second of each load's cores. On a cluster what its administrators say to JVMs is left alone."""
+    """Return a session for loads, whose JVM has little to do.
+
+    It has no web page and no progress bar, and logs errors only. A local JVM does not optimize what it compiles, which
+    would take half a second of CPU in each load. On a cluster the administrators' options for JVMs are left alone.
+    """
     quiet: dict[str, str | int | bool] = {"spark.ui.enabled": False, "spark.ui.showConsoleProgress": False}
     if master.startswith("local"):
-        # From the JVM's first line on, while spark.log.level holds from when there is a context.
+        # This quiets the JVM from its first line on; spark.log.level applies only once there is a context.
         quiet["spark.driver.defaultJavaOptions"] = f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={LOGGING}"
     else:
         quiet["spark.log.level"] = "ERROR"
@@ -69,7 +78,7 @@ def loading_session(master: str, **conf: str | int | bool) -> SparkSession:
 
 
 def _check_running() -> None:
-    """A JVM that somebody else has started: what it was started with cannot be changed any more."""
+    """Raise NotInstalled if the running JVM's Python interpreter, which cannot be changed any more, does not work."""
     from pyspark import SparkContext
 
     assert SparkContext._jvm is not None

@@ -1,4 +1,4 @@
-"""What `format("kbroker")` is: Spark asks it for a schema, and for who reads and writes."""
+"""The data source behind `format("kbroker")`: Spark asks it for the schema, the readers and the writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class KbrokerSource(DataSource):
     """`spark.read.format("kbroker").option("kafka.bootstrap.servers", ...).option("subscribe", ...).load()`.
 
-    Imports little here: Spark imports this in a process of its own before it knows whether anybody wants it.
+    This module imports little: Spark imports it in a separate process before it knows whether anybody uses the format.
     """
 
     def __init__(self, options: MutableMapping[str, str]):
@@ -41,7 +41,7 @@ class KbrokerSource(DataSource):
         from kbroker.spark.reading.read_options import read_options
         from kbroker.spark.schema import schema_of
 
-        # What a registry says now holds for all that is read: readers are given these options.
+        # The schema that a registry gives now holds for the whole read: readers get it with these options.
         self.options.update(settled(read_options(self.options, Use.READ)))
         options = read_options(self.options, Use.READ)
         return decoded_schema(options, schema_of(options.columns))

@@ -11,7 +11,10 @@ MOST_MS = ((1 << 63) - 1) // 1000
 
 
 def sparks_timestamps(found: pyarrow.Array) -> pyarrow.Array:
-    """Those of records, in ms; -1, which is none, in place of what Spark's microseconds do not reach."""
+    """Return the timestamps of records, in ms, with -1 ("no timestamp") for those that Spark cannot hold.
+
+    Spark's int64 of microseconds holds MOST_MS milliseconds at most, before or after 1970.
+    """
     import pyarrow as arrow
     import pyarrow.compute as compute
 

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps from task to task: it runs one after the other."""
+"""What a Python worker of Spark keeps from task to task. A worker runs its tasks one after the other."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FREED_BYTES = 32 << 20
 
 
 class KeptClients(Generic[C]):
-    """Clients by their `kafka.*` options: connecting anew costs more than a small task.
+    """Idle clients by their `kafka.*` options. They are kept because connecting anew costs more than a small task.
 
-    `make` makes one; `close` is for those that are wanted no more, `drop` for one that had an error.
+    `make` makes a client. `close` closes one that is no longer kept, `drop` closes one after an error.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class KeptClients(Generic[C]):
 
     @contextmanager
     def one(self, given: Mapping[str, str]) -> Iterator[C]:
-        """For this task alone. After an error it is not used again."""
+        """Yield a client with the options `given`, for this task alone. After an error it is not used again."""
         key = frozenset(given.items())
         client = self._idle.pop(key, None) or self._make(given)
         try:
@@ -48,10 +48,10 @@ class KeptClients(Generic[C]):
 
 
 def keep_what_is_loaded() -> None:
-    """Let the garbage collector pass by all that a worker has loaded for its first task, once.
+    """Exempt from garbage collection what a worker has loaded for its first task. Later calls do nothing.
 
-    A worker that is used again (pyspark.daemon) collects garbage after each task, and begins the next one only then:
-    20 ms of looking at modules that stay as long as the worker does.
+    A worker that is used again (pyspark.daemon) collects garbage after each task, before it begins the next one. That
+    takes 20 ms if it looks at all modules, which stay as long as the worker does.
     """
     if "SPARK_REUSE_WORKER" in os.environ and not gc.get_freeze_count():
         gc.collect()
@@ -59,8 +59,10 @@ def keep_what_is_loaded() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep what a few dozen batches give back at once, for the next ones: fresh pages cost more than what is
-    written into them. Of glibc; others do as they do."""
+    """Let glibc's malloc keep the memory that a few dozen batches free at once, for the next batches.
+
+    A fresh page costs more than what is written into it. Other C libraries are left as they are.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:

@@ -1,1 +1,1 @@
-"""Keys and values as typed columns: text, JSON, Avro with a registry."""
+"""Keys and values as typed columns, from text, JSON, or Avro with a schema registry: read value_formats.py first."""

@@ -1,7 +1,8 @@
-"""Avro schemas (specification 1.12): what they are in Spark, and how values of one are read as another's.
+"""Avro schemas (specification 1.12): their types in Spark, and how values written with one are read with another.
 
-Types are those of Spark's from_avro: a union of null and one other type is that type; of int and long a long, of float
-and double a double; any other union is a struct of member0, member1, ... of which one is not null.
+Types are those of Spark's from_avro. A union of null and one other type is that type. A union of int and long is a
+long, one of float and double is a double. Any other union is a struct of member0, member1, ..., one of which is not
+null.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kbroker.errors import KbrokerError
 from kbroker.spark.decoding.column_types import Spec
 
 Schema = dict[str, Any]
-"""With a `type` that is a word of the specification, or "union" with `branches`. Names are resolved."""
+"""A parsed schema. Its `type` is a word of the specification, or "union", with `branches`. Names are resolved."""
 
 PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 PROMOTED = {
@@ -29,25 +30,25 @@ PROMOTED = {
 }
 MOST_NESTED = 60
 MOST_PARTS = 10_000
-"""Of a schema that is written out: a short one can say names again and again."""
+"""The most parts of a schema in which names are written out: a short schema can use the same name again and again."""
 
 Step = tuple[int, int, int, Any, tuple[Any, ...]]
 
 
 class Incompatible(KbrokerError):
-    """Values of one schema cannot be read as another's."""
+    """Values written with one schema cannot be read with another."""
 
 
 class NotAvro(KbrokerError):
-    """A schema of another kind, or of none."""
+    """A schema is of another kind than Avro, or is no schema."""
 
 
 class TooLarge(ValueError):
-    """More than MOST_PARTS."""
+    """A schema has more than MOST_PARTS parts."""
 
 
 class _Parts:
-    """Counts them."""
+    """Counts the parts of a schema. Raises TooLarge when there are more than MOST_PARTS."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -62,7 +63,10 @@ class _Parts:
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Schema:
-    """`references`: schemas whose names it uses, in the order of their use. ValueError: it is no Avro schema."""
+    """Return the schema in `text`. Raises ValueError when it is no Avro schema.
+
+    `references`: schemas whose names it uses, each behind those whose names it uses itself.
+    """
     names: dict[str, Schema] = {}
     for each in references:
         _parsed(_json(each), "", names, 0)
@@ -72,7 +76,7 @@ def parsed(text: str, references: Iterable[str] = ()) -> Schema:
 def _json(text: str) -> Any:
     try:
         found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no letter of a name
+        json.dumps(found, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which no name can have
         return found
     except (ValueError, RecursionError):
         stripped = text.strip()
@@ -145,7 +149,7 @@ def _logical(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def spark_type(schema: Schema) -> Any:
-    """As the JSON that pyspark.sql.types read. ValueError: Spark has no such type."""
+    """Return a schema's type as JSON for pyspark.sql.types. Raises ValueError when Spark has no such type."""
     return _spark_type(schema, 0, _Parts())
 
 
@@ -197,7 +201,7 @@ def _is_decimal(schema: Schema) -> bool:
 
 
 def _decimal(schema: Schema) -> int | None:
-    """The precision, if it is a decimal that Spark can have."""
+    """Return the precision of a decimal, None if it is none. Raises ValueError when Spark has no such decimal."""
     precision, scale = schema.get("precision"), schema.get("scale")
     if not _is_decimal(schema):
         return None
@@ -211,7 +215,7 @@ def _branches(union: Schema) -> list[Schema]:
 
 
 def _collapsed(branches: list[Schema]) -> Schema | None:
-    """The one type that they are together; None: a struct."""
+    """Return the one type that the branches of a union are together; None if they become a struct."""
     kinds = {each["type"] for each in branches}
     if not branches:
         return {"type": "null"}
@@ -222,11 +226,11 @@ def _collapsed(branches: list[Schema]) -> Schema | None:
     return {"type": "double"} if kinds == {"float", "double"} else None
 
 
-# --- how one is read as another -----------------------------------------------------------------------------
+# --- how values of one schema are read with another -----------------------------------------------------------
 
 
 class _Column:
-    """A column of a spec, with its number: parents are counted before their children."""
+    """A column of a spec with its number. Parents are numbered before their children."""
 
     def __init__(self, spec: Spec, count: list[int]):
         self.kind = KINDS[spec[0]]
@@ -236,7 +240,10 @@ class _Column:
 
 
 def plan_of(writer: Schema, reader: Schema, spec: Spec) -> Step:
-    """For AvroRows.add. Incompatible names the field that cannot be read."""
+    """Return the plan by which AvroRows reads values of `writer` as values of `reader`.
+
+    Raises Incompatible, which names the field, when one cannot be read.
+    """
     try:
         return _plan(writer, reader, _Column(spec, [0]), _At("", 0, _Parts()))
     except TooLarge:
@@ -244,7 +251,7 @@ def plan_of(writer: Schema, reader: Schema, spec: Spec) -> Step:
 
 
 class _At:
-    """Where in a schema we are."""
+    """A place in a schema: its path, and how deep it is."""
 
     def __init__(self, path: str, depth: int, parts: _Parts):
         self.path = path
@@ -252,7 +259,7 @@ class _At:
         self._depth = depth
 
     def inside(self, name: str = "") -> _At:
-        """In a part of it. Incompatible: that goes too far down."""
+        """Return the place of a part. Raises Incompatible when it is too deep, and TooLarge when there are too many."""
         self.parts.add()
         if self._depth >= MOST_NESTED:
             raise Incompatible(f"{self.path} contains itself")
@@ -292,7 +299,10 @@ def _plan(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
 
 
 def _factor(writer: Schema, reader: Schema) -> int:
-    """To microseconds, where a time is wanted: of the unit that it was written in, if it was written as a time."""
+    """Return the factor that makes microseconds of a written value, 1 if no time is wanted.
+
+    The unit is the writer's if the value was written as a time, else the reader's.
+    """
     if not _of_time(reader):
         return 1
     unit = writer if str(_of_time(writer)).startswith("timestamp") else reader
@@ -300,7 +310,7 @@ def _factor(writer: Schema, reader: Schema) -> int:
 
 
 def _branch(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
-    """Of a union that was written: one that cannot be read is an error only where it is met."""
+    """Return the step for one branch of a written union. If it cannot be read, only values that have it are bad."""
     try:
         return _plan(writer, reader, column, at.inside())
     except Incompatible:
@@ -370,7 +380,10 @@ def _defaulted(field: dict[str, Any], column: _Column, at: _At) -> Step:
 
 
 def _skipped(writer: Schema, at: _At, around: tuple[Schema, ...] = ()) -> Step:
-    """`around`: what it is a part of and is skipped too, the innermost first; it may contain itself."""
+    """Return the step that passes by a written value.
+
+    `around`: the schemas, also skipped, that contain this one, the innermost first. A schema may contain itself.
+    """
     for number, each in enumerate(around, 1):
         if each is writer:
             return _step("again", None, number)
@@ -384,7 +397,7 @@ def _skipped(writer: Schema, at: _At, around: tuple[Schema, ...] = ()) -> Step:
 
 
 def _inside(schema: Schema) -> list[Schema]:
-    """The schemas in it."""
+    """Return the schemas that a union, record, array or map consists of."""
     kind = schema["type"]
     if kind == "union":
         return list(schema["branches"])
@@ -400,7 +413,10 @@ WRONG_DEFAULT = (KeyError, TypeError, ValueError, AttributeError, struct.error, 
 
 
 def encoded(schema: Schema, value: Any, parts: _Parts) -> bytes:
-    """A default, which is JSON, in the binary encoding. One of WRONG_DEFAULT: it is of another type."""
+    """Return a field's default, given as JSON, in the binary encoding.
+
+    Raises one of WRONG_DEFAULT when it is not of the schema's type.
+    """
     parts.add()
     kind = schema["type"]
     if kind == "union":

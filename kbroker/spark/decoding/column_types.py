@@ -1,4 +1,4 @@
-"""Arrow types as the compiled decoders have them, and Arrow arrays of what they made."""
+"""Turns Arrow types into specs for the compiled decoders, and what these have made into Arrow arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from kbroker._core.rows.typed_columns import KINDS
 
 Spec = tuple[int, int, int, bytes, tuple[Any, ...]]
+"""A type: its place in KINDS, precision and scale (0 unless it is a decimal), name in UTF-8, and children."""
 
 _OF_TYPE: dict[Callable[[pa.DataType], bool], str] = {
     pa.types.is_null: "null",
@@ -27,7 +28,7 @@ _OF_TYPE: dict[Callable[[pa.DataType], bool], str] = {
 
 
 def spec_of(kind: pa.DataType, name: str = "") -> Spec:
-    """ValueError: there are no columns of that type."""
+    """Return the spec of an Arrow type. Raises ValueError when nothing is decoded to such a type."""
     return _spec(kind, name, name)
 
 
@@ -57,7 +58,7 @@ def _spec(kind: pa.DataType, name: str, path: str) -> Spec:
 
 
 def paths_of(spec: Spec) -> list[str]:
-    """What each column is called by users, in the order of the compiled decoders."""
+    """Return the path by which users name each column, in the order of the compiled decoders."""
     found: list[str] = []
 
     def walk(each: Spec, path: str) -> None:
@@ -72,7 +73,7 @@ def paths_of(spec: Spec) -> list[str]:
 
 
 def array_of(kind: pa.DataType, taken: tuple[Any, ...]) -> pa.Array:
-    """Over the same memory."""
+    """Return an Arrow array of what a decoder has made, over the same memory."""
     rows, nulls, validity, offsets, data, children = taken
     if pa.types.is_null(kind):
         return pa.nulls(rows)

@@ -1,12 +1,12 @@
-"""Columns of bytes as typed columns: from JSON, Avro or text. Who reads topics and who loads them both use it.
+"""Decodes columns of bytes into typed columns, from JSON, Avro or text. Readers of topics and loads use it.
 
     decoder = JsonDecoder(pa.struct([("member", pa.int64()), ("page", pa.string())]))
     found = decoder.decode(values)      # a pyarrow.BinaryArray
     found.values, found.bad, found.reasons
 
-A null value, which deletes its key in a compacted topic, stays null and is not bad. A bad one is, as in Spark's
-PERMISSIVE mode, a struct whose fields are null, but for those of a JSON text that could be read; of another type than a
-struct it is null.
+A null value, which deletes its key in a compacted topic, stays null and is not bad. A bad value becomes what it is in
+Spark's PERMISSIVE mode: a struct whose fields are null, except those of a JSON text that could be read. If the type is
+not a struct, a bad value becomes null.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbroker._core.rows.avro import AvroRows
-from kbroker._core.wire.columns import FlatBuffer
 from kbroker._core.rows.json import JsonRows
 from kbroker._core.rows.typed_columns import REASONS, BinaryRows
+from kbroker._core.wire.columns import FlatBuffer
 from kbroker.spark.decoding.avro_schemas import Incompatible, NotAvro, Schema, plan_of
 from kbroker.spark.decoding.column_types import array_of, paths_of, spec_of
 
@@ -34,7 +34,11 @@ NOT_UTF8 = REASONS.index("it is not UTF-8")
 
 @dataclass(frozen=True)
 class Decoded:
-    """As many values as there were. Findings are int64 rows, rising, with places in REASONS and in `paths`."""
+    """What was decoded: as many `values` as there were, and which of them are bad.
+
+    `bad_rows` are row numbers (int64), ascending. `_reasons` and `_paths` have a place in REASONS and one in `paths`
+    for each of them.
+    """
 
     values: pa.Array
     bad_rows: pa.Array
@@ -44,18 +48,18 @@ class Decoded:
 
     @cached_property
     def bad(self) -> pa.BooleanArray:
-        """Which are bad."""
+        """For each value, whether it is bad."""
         return pc.is_in(_row_numbers(len(self.values)), value_set=self.bad_rows)
 
     @cached_property
     def reasons(self) -> pa.StringArray:
-        """Why; null for those that are good."""
+        """For each value, why it is bad; null for good ones."""
         of_row = pc.index_in(_row_numbers(len(self.values)), value_set=self.bad_rows)
         return pc.take(self.reasons_of_bad, of_row)
 
     @cached_property
     def reasons_of_bad(self) -> pa.StringArray:
-        """Of each of `bad_rows`."""
+        """For each of `bad_rows`, why it is bad."""
         codes = pc.add(pc.multiply(self._reasons.cast(pa.int64()), len(self.paths)), self._paths.cast(pa.int64()))
         distinct = codes.dictionary_encode()
         texts = [self._text(*divmod(code.as_py(), len(self.paths))) for code in distinct.dictionary]
@@ -67,13 +71,13 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Not safe for several threads."""
+    """What decodes one column. Not safe for several threads."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
 
 class StringDecoder:
-    """Text in UTF-8; what is none becomes null."""
+    """Decodes text in UTF-8. A value that is not UTF-8 is bad and becomes null."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         bad = _numbers(_rows(values).not_utf8())
@@ -85,7 +89,7 @@ class StringDecoder:
 
 
 class JsonDecoder:
-    """JSON texts, one in each value, by an Arrow type. ValueError: there are no columns of that type."""
+    """Decodes JSON texts, one in each value, to an Arrow type. Raises ValueError when nothing is decoded to it."""
 
     def __init__(self, kind: pa.DataType):
         spec = spec_of(kind)
@@ -99,10 +103,10 @@ class JsonDecoder:
 
 
 class AvroDecoder:
-    """Avro's binary encoding, read as `schema`, whose Arrow type is `kind`.
+    """Decodes Avro's binary encoding. Values are read with `schema`, whose Arrow type is `kind`.
 
-    `written_with` gives the schema that an id stands for, None for an id that nobody knows, and NotAvro for one of
-    another kind. Without it values have no id before them, and were written with `schema` itself.
+    `written_with` returns the schema of an id, or None for an unregistered id, or raises NotAvro for a schema of
+    another kind. If it is None, values have no id before them and were written with `schema` itself.
     """
 
     def __init__(self, kind: pa.DataType, schema: Schema, written_with: Callable[[int], Schema | None] | None):
@@ -146,7 +150,7 @@ def _decoded(kind: pa.DataType, finished: tuple[Any, tuple[Any, ...]], paths: li
 
 
 def _numbers(found: FlatBuffer) -> pa.Array:
-    """Of int64 or int32, as it says itself."""
+    """Return an Arrow array over `found`, whose items are int64 or int32."""
     kind = pa.int64() if memoryview(found).itemsize == 8 else pa.int32()
     return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(found)])
 

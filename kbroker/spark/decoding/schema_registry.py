@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's API: which Avro schema an id stands for, and which is a subject's latest."""
+"""A client of schema registries with Confluent's API: the Avro schema of an id, and the latest one of a subject."""
 
 from __future__ import annotations
 
@@ -22,35 +22,37 @@ TIMEOUT_S = 10.0
 TRIES = 3
 MOST_BYTES = 16 << 20
 NOT_THERE = (40401, 40402, 40403)
-"""A subject, version or schema: error codes of Confluent's API. Any other 404 is of who does not speak it."""
+"""Error codes of Confluent's API: no such subject, version or schema. A server with another 404 does not speak it."""
 MOST_REFERENCES = 100
 MOST_UNKNOWN, UNKNOWN_S = 1000, 60.0
-"""So many ids that nobody has registered are asked for in that time; values can name any."""
+"""At most MOST_UNKNOWN unregistered ids are asked for in UNKNOWN_S seconds: values can name any id."""
 
 
 class RegistryFailed(KbrokerError):
-    """It cannot be reached, or does not answer as a registry does."""
+    """A schema registry cannot be reached, or does not answer as one."""
 
 
 class Found(NamedTuple):
-    """A schema as it is registered, and those that it refers to before it."""
+    """A schema as it is registered, and the schemas that it refers to, which have to be parsed before it."""
 
     text: str
     references: tuple[str, ...]
 
     def parsed(self) -> Schema:
-        """ValueError: it is no Avro schema."""
+        """Return the parsed schema. Raises ValueError when it is no Avro schema."""
         return parsed(self.text, self.references)
 
 
 class SchemaRegistry:
-    """`addresses`: URLs with commas, the next of which is asked when one cannot be reached; http://USER:PASSWORD@HOST:PORT.
+    """A registry, which may have several addresses. It remembers the schemas of ids.
 
-    What an id stands for never changes, and is asked for once; one that nobody has registered once a minute.
+    `addresses`: URLs like http://USER:PASSWORD@HOST:PORT, with commas. If one cannot be reached, the next is asked.
+
+    The schema of an id never changes and is asked for once. An unregistered id is asked for once a minute.
     """
 
     def __init__(self, addresses: str):
-        """ValueError: it is no such list."""
+        """Raises ValueError when `addresses` is no such list."""
         self._addresses = [_Address(each) for each in addresses.split(",") if each.strip()]
         if not self._addresses:
             raise ValueError("http://HOST:PORT,... of a schema registry or more")
@@ -59,7 +61,10 @@ class SchemaRegistry:
         self._unknown_until = 0.0
 
     def schema(self, schema_id: int) -> Schema | None:
-        """None: nobody has registered it. NotAvro: it is none. RegistryFailed: nobody answers."""
+        """Return the schema with an id, or None if it is not registered or there were too many unregistered ids.
+
+        Raises NotAvro when it is no Avro schema, and RegistryFailed when the registry cannot be reached.
+        """
         if (known := self._by_id.get(schema_id)) is not None:
             return known
         if schema_id < 0 or not self._may_ask(schema_id):
@@ -90,7 +95,11 @@ class SchemaRegistry:
         return len(self._unknown) < MOST_UNKNOWN
 
     def latest(self, subject: str) -> Found:
-        """NotAvro: it is none. RegistryFailed: nobody answers, or there is no such subject."""
+        """Return the latest schema of a subject.
+
+        Raises NotAvro when it is no Avro schema, and RegistryFailed when the registry cannot be reached or has no such
+        subject.
+        """
         found = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
         if found is None:
             raise RegistryFailed(f"the schema registry {self} has no subject {subject!r}")
@@ -111,13 +120,13 @@ class SchemaRegistry:
         return made
 
     def _collect(self, found: Any, references: dict[tuple[str, int], str]) -> None:
-        """Those that it refers to, each behind those that it refers to itself."""
+        """Add the schemas to which `found` refers, each behind those to which it refers itself."""
         for key in _references(found):
             if key in references:
                 continue
             if len(references) >= MOST_REFERENCES:
                 raise RegistryFailed(f"the schema registry {self}: more than {MOST_REFERENCES} references")
-            references[key] = ""  # its place, should it refer to itself
+            references[key] = ""  # so that it is not asked for again, should it refer to itself
             inner = self._ask(f"/subjects/{urllib.parse.quote(key[0], safe='')}/versions/{key[1]}")
             if inner is None:
                 raise RegistryFailed(f"the schema registry {self} has no version {key[1]} of {key[0]!r}")
@@ -126,7 +135,10 @@ class SchemaRegistry:
             references[key] = str(inner.get("schema"))
 
     def _ask(self, path: str) -> Any:
-        """What the first address that answers says; None for what is not there."""
+        """Return what the first address that answers says, None if it has no such thing.
+
+        Raises RegistryFailed when no address answers.
+        """
         last = ""
         for attempt in range(TRIES):
             for address in self._addresses:
@@ -142,7 +154,7 @@ class SchemaRegistry:
 
 
 def _references(found: Any) -> list[tuple[str, int]]:
-    """Subjects and versions."""
+    """Return the subject and version of each reference. Raises RegistryFailed when it has none."""
     try:
         return [(str(each["subject"]), int(each["version"])) for each in found.get("references") or ()]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
@@ -150,7 +162,7 @@ def _references(found: Any) -> list[tuple[str, int]]:
 
 
 def _error_code(answer: urllib.error.HTTPError) -> Any:
-    """None: a registry has not said it."""
+    """Return the error code of Confluent's API, or None if the answer has none: it does not come from a registry."""
     try:
         return json.loads(answer.read(MOST_BYTES))["error_code"]
     except (OSError, RecursionError, ValueError, KeyError, TypeError, http.client.HTTPException):
@@ -158,7 +170,7 @@ def _error_code(answer: urllib.error.HTTPError) -> Any:
 
 
 class _Unreachable(Exception):
-    """For now."""
+    """An address does not answer, or has an error that may pass."""
 
 
 class _Address:
@@ -194,11 +206,14 @@ class _Address:
             raise _Unreachable(str(error)) from None
 
     def __str__(self) -> str:
-        """Without who asks."""
+        """The address without user and password."""
         return self._shown
 
 
 @lru_cache(maxsize=8)
 def registry(addresses: str) -> SchemaRegistry:
-    """One for all tasks of a process, so that each id is asked for once. ValueError: these are no addresses."""
+    """Return the registry with these addresses: one for all tasks of a process, so that each id is asked for once.
+
+    Raises ValueError when these are no addresses.
+    """
     return SchemaRegistry(addresses)

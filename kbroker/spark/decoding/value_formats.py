@@ -1,7 +1,8 @@
-"""Options valueFormat, keyFormat and what belongs to them: the types of decoded columns, and their batches.
+"""The options valueFormat, keyFormat and those that belong to them: the types of decoded columns, and their decoding.
 
-A decoded column has its name, and its type in place of binary: of JSON what `valueSchema` says, of Avro what its schema
-is in Spark's from_avro, of a string a string. A record that cannot be decoded is treated as `mode` says.
+A decoded column, key or value, keeps its name and gets another type than binary. With json that is the type in
+`valueSchema`; with avro it is the type that Spark's from_avro gives the schema; with string it is a string. `mode` says
+what becomes of a record that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class BadRecord(KbrokerError):
 
 
 def settled(options: SparkOptions) -> dict[str, str]:
-    """Options that a registry has answers to: schemas that nobody has given."""
+    """Return the options that only a registry can answer: Avro schemas that the user has not given.
+
+    Raises WrongOption unless `subscribe` and `assign` name exactly one topic, and what SchemaRegistry.latest raises.
+    """
     found = {}
     for column in COLUMNS:
         name = f"{column}Schema"
@@ -42,7 +46,7 @@ def settled(options: SparkOptions) -> dict[str, str]:
             from kbroker.spark.decoding.schema_registry import registry
 
             latest = registry(options["schemaRegistry"]).latest(f"{_only_topic(options, name)}-{column}")
-            # References go along in a list, whose last one is the schema itself.
+            # A schema with references becomes a list: first the references, and last the schema itself.
             found[name] = latest.text if not latest.references else json.dumps([*latest.references, latest.text])
     return found
 
@@ -55,7 +59,10 @@ def _only_topic(options: SparkOptions, name: str) -> str:
 
 
 def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str:
-    """`plain` with the types that are asked for; as DDL where users have given DDL, which only Spark's JVM reads."""
+    """Return `plain` with the types of decoded columns; as DDL if the user gave DDL, which only Spark's JVM reads.
+
+    Raises WrongOption when the options of formats do not fit.
+    """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_formats(options)
@@ -73,7 +80,7 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
 
 
 def check_formats(options: SparkOptions) -> None:
-    """WrongOption: what a format needs is missing, or is of no use to it. Asks nobody."""
+    """Raise WrongOption when an option that a format needs is missing, or it has no use for one. Asks no registry."""
     for column in COLUMNS:
         form, name = options[f"{column}Format"], f"{column}Schema"
         if options.is_given(name) and form not in ("json", "avro"):
@@ -87,7 +94,7 @@ def check_formats(options: SparkOptions) -> None:
 
 
 def _type(options: SparkOptions, column: str) -> DataType | str:
-    """Or its DDL."""
+    """Return the type of a decoded column, or its DDL if the user gave DDL. Raises WrongOption when it is none."""
     from pyspark.sql.types import StringType
 
     form, text = options[f"{column}Format"], options[f"{column}Schema"]
@@ -101,7 +108,7 @@ def _type(options: SparkOptions, column: str) -> DataType | str:
         except ValueError as error:
             raise WrongOption(f"option {column}Schema: must be {error}") from None
     if not text.lstrip().startswith(("{", '"')):
-        ddl = re.sub(r"\bNOT\s+NULL\b", "", text, flags=re.IGNORECASE)  # what is not there in a text is null
+        ddl = re.sub(r"\bNOT\s+NULL\b", "", text, flags=re.IGNORECASE)  # a field that is not in a JSON text is null
         return ddl if re.match(r"\s*struct\s*<", ddl, re.IGNORECASE) else f"STRUCT<{ddl}>"
     try:
         return _of_json(json.loads(text))
@@ -110,7 +117,7 @@ def _type(options: SparkOptions, column: str) -> DataType | str:
 
 
 def _of_json(found: Any) -> DataType:
-    """All that can be null may be."""
+    """Return the type in Spark's JSON `found`, in which all parts may be null."""
     from pyspark.sql.types import StructField, StructType
 
     whole = StructType.fromJson(
@@ -121,7 +128,7 @@ def _of_json(found: Any) -> DataType:
 
 
 def _avro_schema(text: str) -> Any:
-    """ValueError: it is none."""
+    """Return the Avro schema in `text`, which may be a list made by `settled`. Raises ValueError when it is none."""
     from kbroker.spark.decoding.avro_schemas import parsed
 
     try:
@@ -134,7 +141,7 @@ def _avro_schema(text: str) -> Any:
 
 
 def check_types(options: SparkOptions, schema: StructType) -> None:
-    """WrongOption: a column's type, which may have been DDL, is one that nothing is decoded to."""
+    """Raise WrongOption when nothing is decoded to the type of a column. Spark may have made the type from DDL."""
     from kbroker.spark.schema import arrow_schema_of
 
     Decoding(options, arrow_schema_of(schema))
@@ -162,10 +169,10 @@ def _ddl(kind: DataType | str) -> str:
 
 
 class Decoding:
-    """Of the columns of one reader's batches. Not safe for several threads."""
+    """Decodes the columns of one reader's batches. Not safe for several threads."""
 
     def __init__(self, options: SparkOptions, schema: pa.Schema):
-        """WrongOption: a column's type is one that nothing is decoded to."""
+        """Raises WrongOption when nothing is decoded to the type of a column."""
         self._mode = options["mode"]
         self._decoders = {
             column: decoder_of(options, column, schema.field(column).type)
@@ -179,18 +186,21 @@ class Decoding:
 
     @property
     def made(self) -> frozenset[str]:
-        """The columns that it gives."""
+        """The names of the columns that `columns` returns."""
         return frozenset(self._decoders) | ({self._corrupt} if self._corrupt else set())
 
     @property
     def needed(self) -> frozenset[str]:
-        """Those that it needs as bytes, and the offsets."""
+        """The names of the columns that `columns` needs: those with bytes to decode, and offset."""
         return frozenset(self._decoders) | {"offset"} | ({"value"} if self._corrupt else set())
 
     def columns(
         self, batch: pa.RecordBatch, topic: str, partition: int
     ) -> tuple[Mapping[str, pa.Array], pa.BooleanArray | None]:
-        """The columns, and which rows stay if not all do. BadRecord names the first that is bad."""
+        """Return the decoded columns of a batch, and which rows stay, or None if all do.
+
+        Raises BadRecord, which names the first bad record, when there is one and `mode` is FAILFAST.
+        """
         import pyarrow.compute as pc
 
         made: dict[str, pa.Array] = {}
@@ -218,7 +228,7 @@ def _fail(found: Decoded, column: str, batch: pa.RecordBatch, topic: str, partit
 
 
 def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
-    """WrongOption: nothing is decoded to that type."""
+    """Return the decoder of a column of the Arrow type `kind`. Raises WrongOption when nothing is decoded to it."""
     from kbroker.spark.decoding.decoders import AvroDecoder, JsonDecoder, StringDecoder
 
     form = options[f"{column}Format"]

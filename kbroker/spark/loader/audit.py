@@ -1,4 +1,4 @@
-"""What an audit topic says is there, and what a load says that it has loaded."""
+"""Reads an audit topic, which says how many records there are, and adds what a load has loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Audited = dict[tuple[str, str, int], int]
 
 
 def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: int = 0) -> Audited:
-    """What that lake has loaded up to that commit, and what all others say. LoadFailed: not there, or not an audit."""
+    """Return what an audit says: of the lake `lake_id` up to commit `number`, and of all other tiers.
+
+    Raises LoadFailed when the topic does not exist, or is no audit.
+    """
     options = {
         **client_options(settings.client, CONSUMER),
         "auto.offset.reset": "earliest",
@@ -70,7 +73,10 @@ def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: 
 def publish_audit(
     settings: Settings, audit_topic: str, lake_id: str, commit: Commit, removed: Iterable[LakeFile]
 ) -> None:
-    """The rows of a commit, less those of the files it replaces. It may be done again. What fails is logged."""
+    """Add the rows of a commit to the audit, less those of the files that it replaces.
+
+    This may be done again. An error of the client is only logged.
+    """
     rows: Counter[tuple[str, int]] = Counter()
     for sign, files in ((1, commit.files), (-1, removed)):
         for file in files:

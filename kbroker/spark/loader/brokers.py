@@ -24,21 +24,22 @@ from kbroker.spark.offsets import Offsets
 log = logging.getLogger("kbroker.spark")
 
 GUESSED_RECORD_BYTES = 200.0
-"""Where no record has been looked at."""
+"""The size that is assumed of records where none has been looked at."""
 
 OVERHEAD_BYTES = 24
-"""Of a record in memory, beside its key and its value."""
+"""What a record takes in memory beside its key and its value."""
 
 LOOK_BYTES = 16 << 10
-MOST_LOOKS = 256  #: partitions, those with most to read
+MOST_LOOKS = 256  #: partitions whose records are looked at: those with most to read
 LOOKS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """`ends` as the reader's isolation has them; `whole_ends`: of partitions that have nothing undecided behind them.
+    """The partitions of topics, as the brokers had them at one moment.
 
-    `asked_at_ms`: all that had come by then is before the ends.
+    `ends`: as the reader's isolation level has them. `whole_ends`: the ends of partitions that have no open transaction
+    behind them. `asked_at_ms`: all records that had come by then are before the ends.
     """
 
     topic_ids: dict[str, str]
@@ -48,7 +49,7 @@ class Partitions:
     asked_at_ms: int
 
     def up_to(self, before: Partitions) -> Partitions:
-        """Of those that were there before, what had come by then; nothing where all that is deleted."""
+        """Return the partitions that were there `before`, with the ends of then; empty where all of that is deleted."""
         ends = {
             place: max(min(end, before.ends[place]), self.starts[place])
             for place, end in self.ends.items()
@@ -60,7 +61,7 @@ class Partitions:
 
 
 class Brokers:
-    """Asks them. A context manager."""
+    """Asks the brokers. A context manager."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
@@ -76,12 +77,12 @@ class Brokers:
         self._admin.close()
 
     def cluster_id(self) -> str | None:
-        """ConnectionFailed at once when no broker is reached."""
+        """Return the id of the cluster. Raises ConnectionFailed at once when no broker is reached."""
         self._admin.check_connection()
         return self._admin.describe_cluster().cluster_id
 
     def topics(self) -> list[str]:
-        """Those that are to be loaded. LoadFailed: there is none."""
+        """Return the topics that are to be loaded. Raises LoadFailed when there is none."""
         settings = self._settings
         if settings.pattern is None:
             if not settings.topics:
@@ -97,14 +98,14 @@ class Brokers:
         return found
 
     def _is_of_loads(self, topic: str) -> bool:
-        """Each load writes to it: one of a pattern that matches it would never be the last."""
+        """Return whether loads write to a topic. A load of it would always find new records: its own."""
         return topic == self._settings.audit_topic or COMMITS_TOPIC.fullmatch(topic) is not None
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {name: each.topic_id.hex() for name, each in self._admin.describe_topics(topics).items()}
 
     def still_there(self, topics: Iterable[str]) -> list[str]:
-        """Without those that were deleted."""
+        """Return the topics that were not deleted, sorted."""
         there, _ = described(self._admin, set(topics))
         return sorted(there)
 
@@ -119,14 +120,14 @@ class Brokers:
         return Partitions(ids, starts, ends, self._whole(ends), asked_at_ms)
 
     def _whole(self, ends: Offsets) -> Offsets:
-        """Those behind which no transaction is open."""
+        """Return the ends behind which no transaction is open."""
         if not self._read_committed or not ends:
             return ends
         found = self._admin.list_offsets(ends, LATEST_TIMESTAMP)
         return {place: end for place, end in ends.items() if found[place].offset == end}
 
     def record_bytes(self, found: Partitions, begun: Offsets) -> dict[TopicPartition, float]:
-        """Of records from `begun` on, keys and values, on the average: as a look at some of them says."""
+        """Return the average size of each partition's records from `begun` on, estimated from some of them."""
         read = [place for place, offset in begun.items() if offset < found.ends[place]]
         read.sort(key=lambda place: begun[place] - found.ends[place])
         asked = [FetchFrom(*place, (begun[place] + found.ends[place]) // 2, LOOK_BYTES) for place in read[:MOST_LOOKS]]
@@ -151,19 +152,22 @@ class Brokers:
         return {place: sizes.get(place, means.get(place.topic, GUESSED_RECORD_BYTES)) for place in begun}
 
     def offsets(self, places: list[TopicPartition], at: int) -> Offsets:
-        """At a time in ms, or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP; -1: none is so late."""
+        """Return the offsets of the first records at a time in ms or later, -1 where none is so late.
+
+        EARLIEST_TIMESTAMP and LATEST_TIMESTAMP give where partitions begin and end.
+        """
         if not places:
             return {}
         found = self._admin.list_offsets(places, at, read_committed=self._read_committed)
         return {place: each.offset for place, each in found.items()}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Those whose old records may go one by one."""
+        """Return the topics with compaction, whose old records may go one by one."""
         found = self._admin.describe_topic_configs(list(topics))
         return {name for name, of in found.items() if "compact" in (of["cleanup.policy"].value or "")}
 
     def commit_to(self, group: str, offsets: Offsets) -> None:
-        """For those who watch lag: what fails is logged."""
+        """Commit offsets of a group, for tools that watch lag. An error of the client is only logged."""
         try:
             self._admin.alter_offsets(group, offsets)
         except ClientError as error:

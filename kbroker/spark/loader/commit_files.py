@@ -1,9 +1,9 @@
-"""The files of commits: `commits/N.json` each, and the old ones in bundles.
+"""The files of commits: `commits/N.json` for each new one, and bundles of old ones.
 
-A lake that is loaded each minute has half a million commits after a year; the next load lists those that have files
-of their own, and reads the last. A bundle has BUNDLE of them, a line each, and the number of its last as its name.
-First it is there whole, then its commits lose their own files, which nobody reads any more. All of that can be cut off
-anywhere, be done again, and be done by several at once.
+A lake that is loaded each minute has half a million commits after a year. A load lists only the commits that have files
+of their own, and reads the last. A bundle has BUNDLE commits, one a line, and is named by the number of the last one.
+A bundle is first written whole; then the files of its commits, which nobody reads any more, are removed. All of that
+can be cut off anywhere, be done again, and be done by several loaders at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ COMMIT_NAME = re.compile(r"(\d{10})\.json")
 BUNDLE_NAME = re.compile(r"(\d{10})\.jsonl\.gz")
 
 BUNDLE = 100
-"""How many commits; of all lakes for good."""
+"""How many commits a bundle has. On disk. Do not change: bundles of all lakes have so many."""
 
-AT_ONCE = 16  #: an object store takes its time for each file
+AT_ONCE = 16  #: files at a time: an object store takes its time for each
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class FileCommits:
-    """Of a lake that is a directory."""
+    """The commits of a lake that is a directory."""
 
     def __init__(self, storage: Directory):
         self._storage = storage
@@ -46,14 +46,14 @@ class FileCommits:
         if self._storage.create(path, commit.encode()):
             if bundle_of(commit.number) not in _bundles(self._storage):
                 return
-            self._storage.remove([path])  # there was one, long ago
+            self._storage.remove([path])  # this number was committed long ago, and is in a bundle
         raise LakeTaken(
             f"{self._storage.name}: another loader has committed {commit.number} meanwhile; "
             "what this one has read is given up, and nothing is lost"
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def commit_path(number: int) -> str:
@@ -61,12 +61,12 @@ def commit_path(number: int) -> str:
 
 
 def prepared_path(commit: Commit) -> str:
-    """Where a commit is before a topic says that it is one."""
+    """Return where a commit is kept before a record of a topic makes it one (topic_commits.py)."""
     return f"{PREPARED}/{commit.staging}.json"
 
 
 def commit_numbers(storage: Storage) -> list[int]:
-    """Those that have files of their own; the last one always has."""
+    """Return the numbers of commits that have files of their own, ascending. The last commit always has one."""
     return sorted(_numbers(storage.names(COMMITS), COMMIT_NAME))
 
 
@@ -76,9 +76,9 @@ def read_commit(storage: Storage, number: int) -> Commit:
 
 
 def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
-    """Those with greater numbers than that, the oldest first. LakeDamaged: one is gone."""
+    """Yield the commits with numbers above `after`, the oldest first. Raises LakeDamaged when one is gone."""
     numbers = commit_numbers(storage)
-    bundles = _bundles(storage)  # listed later: what has lost its own file by now is in them
+    bundles = _bundles(storage)  # listed after them: a commit that had no file of its own is in one
     start, end = after + 1, numbers[-1] + 1 if numbers else 0
     while start < end:
         bundle = bundle_of(start)
@@ -95,7 +95,7 @@ def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
 
 
 def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
-    """The files in whose place those of the commit are."""
+    """Return the files that those of the commit replace."""
     found: dict[str, LakeFile] = {}
     if commit.removed:
         for before in all_commits(storage):
@@ -105,7 +105,7 @@ def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
 
 
 def files_now(storage: Storage) -> dict[str, LakeFile]:
-    """What the commits say that there is, by path."""
+    """Return the files that the lake has after all its commits, by path."""
     found: dict[str, LakeFile] = {}
     for commit in all_commits(storage):
         change(found, commit)
@@ -113,7 +113,7 @@ def files_now(storage: Storage) -> dict[str, LakeFile]:
 
 
 def change(files: dict[str, LakeFile], commit: Commit) -> None:
-    """From what was there before it to what is there after it, by path."""
+    """Change `files`, by path, from what the lake has before the commit to what it has after it."""
     for path in commit.removed:
         files.pop(path, None)
     files |= {file.path: file for file in commit.files}
@@ -123,7 +123,7 @@ def change(files: dict[str, LakeFile], commit: Commit) -> None:
 
 
 def bundle_of(number: int) -> int:
-    """The number of the last commit in its bundle."""
+    """Return the number of the last commit in the bundle to which commit `number` belongs."""
     return -(-number // BUNDLE) * BUNDLE
 
 
@@ -132,13 +132,13 @@ def bundle_path(last: int) -> str:
 
 
 def fold(storage: Storage) -> None:
-    """Once 2 * BUNDLE commits have files of their own, half of them at least go into bundles."""
+    """Once 2 * BUNDLE commits have files of their own, put at least half of them into bundles."""
     numbers = commit_numbers(storage)
     if len(numbers) < 2 * BUNDLE:
         return
     until = bundle_of(numbers[-1] + 1) - 2 * BUNDLE
     prepared = [name for name in storage.names(PREPARED) if name[:10].isdigit() and int(name[:10]) <= until]
-    _remove(storage, (f"{PREPARED}/{name}" for name in prepared))  # topics name newer ones
+    _remove(storage, (f"{PREPARED}/{name}" for name in prepared))  # a lake's topic names a newer one
     there = _bundles(storage)
     old = [number for number in numbers if number <= until]
     for last in sorted({bundle_of(number) for number in old}):

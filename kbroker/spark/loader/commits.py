@@ -1,7 +1,7 @@
-"""What a lake has, as a sequence of commits: the files that a load adds, and the offsets where the next one begins.
+"""The commits of a lake. Each has the files that a load adds, and the offsets at which the next load begins.
 
-A commit is one file that is created or not: whoever has linked `commits/N.json` has committed, and nobody else can.
-On disk. Do not rename fields.
+In a directory a commit is one file that is created or not: the loader that has linked `commits/N.json` has committed,
+and no other can. On disk. Do not rename fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.spark.loader.errors import LakeDamaged
 from kbroker.spark.offsets import Offsets, checkpointed, offsets_of
 
 COMMITS_TOPIC = re.compile("kbroker-load-[0-9a-f]{24}")
-"""Where lakes in object stores have theirs."""
+"""Names of the topics with the commits of lakes in object stores."""
 
 
 class Part(NamedTuple):
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LakeFile:
-    """`staged`: where it is before it gets its name. `undated`: of how many rows the timestamp is no date."""
+    """A file of a lake. `staged`: its path before it gets its name. `undated`: rows whose timestamp is no date."""
 
     path: str
     staged: str
@@ -58,9 +58,10 @@ class LoadedRange(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicState:
-    """`generation` counts how often a topic of this name was deleted and made again since it was loaded first.
+    """What a lake knows of a topic.
 
-    `value_format`: binary, string, json or avro; empty in commits of before it was kept.
+    `generation`: how often a topic of this name was deleted and made again since it was loaded first. `value_format`:
+    binary, string, json or avro; empty in old commits, which did not keep it.
     """
 
     topic_id: str
@@ -70,7 +71,10 @@ class TopicState:
 
 @dataclass(frozen=True)
 class Commit:
-    """`next_offsets`, `newest_ms`, `topics` and `open_hours` are of all topics ever loaded, not of this load alone."""
+    """What one load adds to a lake, and what the lake is then.
+
+    `next_offsets`, `newest_ms`, `topics` and `open_hours` are those of all topics ever loaded, not of this load alone.
+    """
 
     number: int
     run: str
@@ -78,21 +82,21 @@ class Commit:
     topics: dict[str, TopicState]
     next_offsets: Offsets
     newest_ms: Offsets
-    """The latest timestamp of each partition that was not from the future."""
+    """For each partition, the latest timestamp that was not in the future."""
     ranges: tuple[LoadedRange, ...] = ()
     files: tuple[LakeFile, ...] = ()
     removed: tuple[str, ...] = ()
-    """Files of earlier commits in whose place these are."""
+    """Paths of files of earlier commits that this commit's files replace."""
     open_hours: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Hours with rows that may get more."""
     complete_hours: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Those that are marked complete with this commit."""
+    """Hours that are marked complete with this commit."""
     lost: tuple[str, ...] = ()
     """What the brokers no longer had, in words."""
 
     @property
     def staging(self) -> str:
-        """The name of its folder of staged files."""
+        """The name of the commit's folder of staged files."""
         return run_name(self.number, self.run)
 
     def encode(self) -> bytes:
@@ -107,7 +111,7 @@ def run_name(number: int, run: str) -> str:
 
 
 def decode_commit(data: bytes, named: str) -> Commit:
-    """LakeDamaged: it is none."""
+    """Return the commit in `data`. Raises LakeDamaged, with the name `named`, when it is none."""
     try:
         found: dict[str, Any] = json.loads(data)
         return Commit(
@@ -132,10 +136,10 @@ def decode_commit(data: bytes, named: str) -> Commit:
 
 
 class CommitLog(Protocol):
-    """Who commits to a lake. One at a time succeeds."""
+    """The commits of a lake. Of several loaders that commit at once only one succeeds."""
 
     def last(self) -> Commit | None: ...
     def add(self, commit: Commit) -> None:
-        """LakeTaken: another has been first."""
+        """Commit. Raises LakeTaken when another loader has been first."""
 
     def close(self) -> None: ...

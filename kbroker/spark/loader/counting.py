@@ -1,4 +1,4 @@
-"""What there is of each hour, in brokers and in files: of which `kbroker load --verify` compares counts. In tasks."""
+"""Counts the records of each hour, on brokers and in files, in tasks of `kbroker load --verify`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Key = tuple[str, int]
 
 
 class Found(NamedTuple):
-    """What there is of an hour: how many rows, and the sum of (partition + 1) * offset, which tells rows apart."""
+    """The rows of an hour: how many, and the sum of (partition + 1) * offset, by which different rows are seen."""
 
     rows: int
     checksum: int
@@ -37,7 +37,7 @@ Counts = dict[Key, Found]
 
 
 class RangeCounts(NamedTuple):
-    """What the brokers have of `range`, which begins later than was asked for if the first of it `is_gone`."""
+    """What the brokers have in `range`. If `is_gone`, it begins later than asked for: what was before is gone."""
 
     range: OffsetRange
     counts: Counts
@@ -45,7 +45,10 @@ class RangeCounts(NamedTuple):
 
 
 class FileCounts(NamedTuple):
-    """`shared`: of offsets that the brokers have, too. `problems`: of files that are not what their commits say."""
+    """What files have: all rows (`whole`), and those at offsets that the brokers have too (`shared`).
+
+    `problems`: what is not as the files' commits say, in words.
+    """
 
     whole: Counts
     shared: Counts
@@ -56,8 +59,8 @@ class FileCounts(NamedTuple):
 class Files:
     """What all tasks that count files are told.
 
-    `starts`: where what the brokers have of the topics' present `generations` begins. `coming`: what is staged and
-    about to get its name.
+    `starts`: the first offsets that the brokers have, of the topics' present `generations`. `coming`: paths of files
+    that are staged and about to get their names.
     """
 
     settings: Settings
@@ -67,7 +70,10 @@ class Files:
 
 
 def count_unit(settings: Settings, unit: WorkUnit) -> list[RangeCounts]:
-    """What the brokers have. What is deleted meanwhile is not counted. LoadFailed: the topic was made again."""
+    """Count what the brokers have of a unit's ranges. Records that are deleted meanwhile are not counted.
+
+    Raises LoadFailed when a topic was cut off or made again.
+    """
     return [_count_range(replace(settings, data_loss=FAIL), each) for each in unit.ranges]
 
 
@@ -86,7 +92,7 @@ def _count_range(settings: Settings, wanted: OffsetRange) -> RangeCounts:
 
 
 def shared_out(files: Iterable[LakeFile], target: int) -> Iterator[list[LakeFile]]:
-    """As many files as have `target` bytes together, one at least."""
+    """Yield groups of files that have `target` bytes or less together, or of one file that has more."""
     found: list[LakeFile] = []
     size = 0
     for file in files:
@@ -152,7 +158,7 @@ def _count_file(what: Files, storage: Directory | ObjectStore, file: LakeFile) -
 
 
 def _opened(storage: Directory | ObjectStore, paths: Iterable[str]) -> Any:
-    """The first that is there, or None."""
+    """Return the first of these files that exists, opened; None if none does."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             return storage.open_input(path)

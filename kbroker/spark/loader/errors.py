@@ -1,4 +1,4 @@
-"""Why a load does not happen."""
+"""Errors that say why a load failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.errors import KbrokerError
 
 
 class LoadFailed(KbrokerError):
-    """What is committed stays; a later load goes on from there."""
+    """A load failed. What is committed stays; a later load goes on from there."""
 
 
 class NotALake(LoadFailed):
@@ -38,7 +38,7 @@ class RecordsLost(LoadFailed):
 
 @contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """What the lake's file system refuses is a LoadFailed with the lake's `name`."""
+    """Raise LoadFailed, with the lake's `name`, in place of an OSError of the lake's file system."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""In a task: rows into Parquet files, one of each topic and hour. Memory is bounded, whatever comes."""
+"""Writes, in a task, rows into Parquet files, one for each topic and hour. Memory is bounded, whatever comes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 MOST_BUFFERED = 16 << 20
 MOST_OPEN = 64
 MOST_HELD = 32 << 20
-"""Files at a time, and what open uploads to a store hold in memory: with more hours than that an hour gets several."""
+"""Bounds: bytes of rows that are buffered, files that are open, and bytes that uploads to a store hold in memory.
 
-PAGE_BYTES = 256 << 10  #: what is compressed at a time stays in the CPU's caches
+With more hours than fit, an hour gets several files.
+"""
+
+PAGE_BYTES = 256 << 10  #: what is compressed at a time fits into the CPU's caches
 
 REPEATED = ("partition", "timestampType", "reason")
 NOT_READ_BACK = ("key", "value", "headers")
@@ -31,7 +34,7 @@ NOT_READ_BACK = ("key", "value", "headers")
 
 @dataclass
 class _Open:
-    """A file that is written."""
+    """A file that is being written."""
 
     topic: str
     hour: int
@@ -48,7 +51,11 @@ class _Open:
 
 
 class HourFiles:
-    """`folder` is this attempt's alone. `generations`: of the topics that are in their second life."""
+    """The files that one attempt of a task writes.
+
+    `folder`: where they are staged; it is this attempt's alone. `generations`: how often topics were deleted and made
+    again, without those that never were.
+    """
 
     def __init__(
         self,
@@ -70,7 +77,7 @@ class HourFiles:
         self._closed: list[LakeFile] = []
 
     def add(self, topic: str, partition: int, hour: int, batch: pyarrow.RecordBatch) -> None:
-        """Rows of one partition, in the order of their offsets."""
+        """Add rows of one partition, in the order of their offsets."""
         import pyarrow.compute as compute
 
         file = self._file(topic, hour)
@@ -98,20 +105,20 @@ class HourFiles:
                 self._finish(next(iter(self._open)))
 
     def close(self) -> list[LakeFile]:
-        """All of them, durable."""
+        """Finish all files, and return them. They are durable then."""
         while self._open:
             self._finish(next(iter(self._open)))
         return self._closed
 
     def abandon(self) -> None:
-        """After an error."""
+        """Close all files, after an error."""
         for file in self._open.values():
             with contextlib.suppress(OSError):
                 file.sink.close()
         self._open.clear()
 
     def _held(self) -> int:
-        """A buffer that grows is up to twice what is in it."""
+        """Return how many bytes open files hold in memory. A buffer that grows is up to twice what is in it."""
         most = self._storage.held_per_file
         return most and sum(min(2 * file.sink.tell(), most) for file in self._open.values())
 
@@ -129,7 +136,7 @@ class HourFiles:
         return file
 
     def _write(self, file: _Open) -> None:
-        """What is buffered, as a row group."""
+        """Write what is buffered as a row group."""
         import pyarrow
         import pyarrow.parquet as parquet
 
@@ -184,9 +191,10 @@ class HourFiles:
         )
 
     def _path(self, file: _Open) -> str:
-        """Of its offsets: no other file of the topic has them, and what takes its place has another name or its rows.
+        """Return the name of a file, which is made of its offsets.
 
-        A reload may pack partitions otherwise.
+        No other file of the topic has these offsets, and a file that replaces it has another name or the same rows. The
+        name covers all partitions of the file, because a reload may pack partitions in another way.
         """
         first, *others = file.parts
         name = f"part-{first.partition}-{first.first}-{first.last}"
@@ -195,12 +203,12 @@ class HourFiles:
         if generation := self._generations.get(file.topic, 0):
             name += f"-generation-{generation}"
         folder = hour_folder(file.topic, file.hour)
-        # Not .parquet: these rows are not of the lake.
+        # Not .parquet: these rows are not part of the lake.
         return f"{QUARANTINE}/{folder}/{name}.undecodable" if self._is_quarantine else f"{folder}/{name}.parquet"
 
 
 def leaves(name: str, of: pyarrow.DataType) -> Iterator[str]:
-    """Names of a column's parts as Parquet has them."""
+    """Yield the names of a column's leaves, as Parquet has them."""
     import pyarrow.types as types
 
     if types.is_struct(of):

@@ -14,36 +14,37 @@ LAST_MS = 253_402_300_799_999
 """The end of the year 9999: dates of later hours have no name."""
 
 UNDATED = -1
-"""In place of the hour of records whose timestamps are no dates."""
+"""Stands for the hour of a record whose timestamp is no date."""
 
 
 def hour_of(timestamp_ms: int) -> int:
-    """Or UNDATED."""
+    """Return the hour of a timestamp, or UNDATED if it is no date."""
     return timestamp_ms // HOUR_MS if 0 <= timestamp_ms <= LAST_MS else UNDATED
 
 
 def is_dated(stamps: pyarrow.Array) -> pyarrow.BooleanArray:
-    """Of each, in ms."""
+    """Return, for each timestamp (ms), whether it is a date from 1970 to LAST_MS."""
     import pyarrow.compute as compute
 
     return compute.and_(compute.greater_equal(stamps, 0), compute.less_equal(stamps, LAST_MS))
 
 
 def hour_name(hour: int) -> str:
-    """`2026-01-31T05`."""
+    """Return the name of an hour, like `2026-01-31T05`."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H")
 
 
 def hour_folder(topic: str, hour: int) -> str:
-    """Where its files are, as tools know it that read columns from the names of folders."""
+    """Return the folder of an hour's files. Its name is in the form from which tools read columns (key=value)."""
     date, _, of_day = hour_name(hour).partition("T")
     return f"topic={topic}/date={date}/hour={of_day}"
 
 
 def by_hour(batch: pyarrow.RecordBatch, arrival_ms: int) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
-    """Rows by the hour of their column `timestamp`, in their order; of those without a date, by `arrival_ms`.
+    """Yield each hour with its rows, in their order. The column `timestamp` says the hour.
 
-    What is much smaller than the batch is a copy: it may be kept for long, and the batch need not be.
+    Rows without a date belong to the hour of `arrival_ms`. A part that is much smaller than the batch is a copy: it may
+    be kept for long, and should not keep the batch.
     """
     import pyarrow as arrow
     import pyarrow.compute as compute

@@ -1,4 +1,4 @@
-"""What a lake is: made by this loader, of one cluster, with one kind of hours and one isolation of transactions."""
+"""The identity of a lake: this loader made it, of one cluster, with one kind of hours and one isolation level."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 def is_lake(storage: Directory | ObjectStore) -> bool:
-    """NotALake: there is something else."""
+    """Return whether there is a lake. Raises NotALake when there is something else."""
     there = storage.names("")
     if HOME in there:
         return IDENTITY.rpartition("/")[2] in storage.names(HOME)
@@ -28,7 +28,7 @@ def is_lake(storage: Directory | ObjectStore) -> bool:
 
 
 def check(storage: Directory | ObjectStore, settings: Settings, cluster_id: str | None) -> None:
-    """NotALake: it was made with other hours or isolation, of another cluster, or by a later kbroker."""
+    """Raise NotALake if the lake was made with other hours or isolation, of another cluster, or by a later kbroker."""
     found = _found(storage)
     hours, cluster, isolation = found["time"], found["cluster_id"], found.get("isolation")
     if hours != settings.time:
@@ -40,7 +40,10 @@ def check(storage: Directory | ObjectStore, settings: Settings, cluster_id: str 
 
 
 def as_made(storage: Directory | ObjectStore, settings: Settings) -> Settings:
-    """With the hours of the lake, and its isolation if it is one that says so. NotALake."""
+    """Return settings with the hours of the lake, and with its isolation if the lake says it.
+
+    Raises NotALake when there is none, or a later kbroker made it.
+    """
     found = _found(storage)
     client = dict(settings.client)
     if "isolation" in found:
@@ -49,7 +52,7 @@ def as_made(storage: Directory | ObjectStore, settings: Settings) -> Settings:
 
 
 def lake_id(storage: Directory | ObjectStore) -> str:
-    """The same wherever the lake is mounted or moved to. NotALake."""
+    """Return the lake's id, which is the same wherever it is mounted or moved to. Raises NotALake as `as_made` does."""
     return str(_found(storage)["id"])
 
 
@@ -71,7 +74,7 @@ def _made(isolation: str) -> str:
 
 
 def make(storage: Directory | ObjectStore, settings: Settings, cluster_id: str | None) -> None:
-    """Of several loaders at once one makes it; `check` it afterwards."""
+    """Make a lake. Several loaders may try at once, and one succeeds: call `check` afterwards."""
     found = {
         "format": FORMAT,
         "id": uuid.uuid4().hex,

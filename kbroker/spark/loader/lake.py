@@ -1,13 +1,13 @@
 """Where the files of a lake are: a directory, or something that pyarrow's file systems reach.
 
-Paths are relative to the lake, with slashes. OSError as the os module raises it.
+Paths are relative to the lake, with slashes. Methods raise OSError as the os module does.
 
-    _kbload/lake.json                 what this is
+    _kbload/lake.json                 what makes this a lake (identity.py)
     _kbload/plans/N-RUN.json          what a run was about to do
     _kbload/staging/N-RUN/...         files that no commit has yet, or that are about to get their names
-    _kbload/commits/N.json            what is in the lake
-    _kbload/bundles/N.jsonl.gz        the same, of old commits
-    _kbload/prepared/N-RUN.json       commits of which a topic says whether they are
+    _kbload/commits/N.json            commits: what is in the lake
+    _kbload/bundles/N.jsonl.gz        old commits
+    _kbload/prepared/N-RUN.json       commits that count only if a topic names them
     topic=T/date=D/hour=H/*.parquet   the rows, and _SUCCESS
     _quarantine/topic=T/...           what could not be decoded
 """
@@ -40,48 +40,48 @@ PREPARED = f"{HOME}/prepared"
 QUARANTINE = "_quarantine"
 
 
-WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}  #: names of pyarrow's file systems
+WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}  #: type names of pyarrow's file systems that need no folders
 
 
 class Storage(Protocol):
-    """What a load does with files."""
+    """What a load does with the files of a lake."""
 
     name: str
     held_per_file: int
-    """The most of an open output that is in memory; less as long as less was written."""
+    """The most bytes of an open output that are in memory; fewer as long as fewer were written."""
 
     def read(self, path: str) -> bytes: ...
     def write(self, path: str, data: bytes) -> None:
-        """The whole of a file, durable, in place of one that is there."""
+        """Write a whole file, durably, in place of one that is there."""
 
     def names(self, folder: str) -> list[str]:
-        """What is right in a folder; nothing if there is none."""
+        """Return the names of what is directly in a folder; an empty list if there is no such folder."""
 
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Path and size of all below it."""
+        """Yield the path and size of all files below a folder."""
 
     def open_output(self, path: str) -> Any:
-        """Something that pyarrow writes to. Folders are made."""
+        """Return a new file to which pyarrow can write. Folders are made."""
 
     def open_input(self, path: str) -> Any: ...
     def start_writeback(self, sink: Any, position: int) -> None:
-        """Let the disk begin with what was written to an open output from `position` on: `sync` waits less."""
+        """Let the disk begin with what was written to an open output from `position` on, so that `sync` waits less."""
 
     def sync(self, path: str) -> None:
-        """What was written there outlives a crash of the machine, its name too."""
+        """Make sure that a closed file outlives a crash of the machine, and its name too."""
 
     def publish(self, staged: str, path: str) -> None:
-        """The file gets that name, in place of one that has it, unless that has been done."""
+        """Give a staged file the name `path`, in place of one that has it. Do nothing if that has been done."""
 
     def sync_folders(self, folders: Iterable[str]) -> None: ...
     def remove(self, paths: Iterable[str]) -> None:
-        """Those that are there."""
+        """Remove those files that exist."""
 
     def remove_folder(self, folder: str) -> None: ...
 
 
 class Directory:
-    """Of a local or mounted file system."""
+    """A lake in a local or mounted file system."""
 
     held_per_file = 0
 
@@ -99,7 +99,7 @@ class Directory:
         self._sync_folder(made.parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """The same, unless there is one: of several who try at once one gets True."""
+        """Write a whole file, durably, unless it exists. Of several who try at once only one gets True."""
         made = self._written(path, data)
         try:
             os.link(made, self._root / path)
@@ -183,7 +183,7 @@ class Directory:
         shutil.rmtree(self._root / folder, ignore_errors=True)
 
     def _make_folder(self, folder: Path) -> None:
-        """Durable, with those above it."""
+        """Make a folder and those above it, durably."""
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
@@ -200,7 +200,10 @@ class Directory:
 
 
 class ObjectStore:
-    """Of a pyarrow.fs.FileSystem: nothing is renamed or created on a condition. A file is there once it is whole."""
+    """A lake in a pyarrow.fs.FileSystem, which need not be able to rename files or to create them on a condition.
+
+    A file exists only once it is whole.
+    """
 
     held_per_file = 11 << 20  #: a part of an upload
 
@@ -249,13 +252,13 @@ class ObjectStore:
         return self._fs.open_input_file(self._full(path))
 
     def start_writeback(self, sink: Any, position: int) -> None:
-        """Parts of an upload leave as they are full."""
+        """Do nothing: a part of an upload leaves when it is full."""
 
     def sync(self, path: str) -> None:
-        """It is durable once it is there."""
+        """Free memory only: a file is durable once it exists."""
         import pyarrow
 
-        pyarrow.default_memory_pool().release_unused()  # the buffers of its parts, which are large
+        pyarrow.default_memory_pool().release_unused()  # the buffers of the upload's parts, which are large
 
     def publish(self, staged: str, path: str) -> None:
         source, target = self._full(staged), self._full(path)
@@ -266,18 +269,18 @@ class ObjectStore:
             self._fs.copy_file(source, target)
             self._fs.delete_file(source)
         except OSError:
-            if not self._is_published(source, target):  # by another loader, beside us
+            if not self._is_published(source, target):  # another loader may have done it at the same time
                 raise
 
     def _is_published(self, source: str, target: str) -> bool:
-        """FileNotFoundError: neither is there."""
+        """Return whether `source` is gone and `target` exists. Raises FileNotFoundError when neither exists."""
         there, done = self._fs.get_file_info([source, target])
         if not there.is_file and not done.is_file:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         return not there.is_file
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        """There are none."""
+        """Do nothing: there are no folders to sync."""
 
     def remove(self, paths: Iterable[str]) -> None:
         full = [self._full(path) for path in paths]
@@ -291,7 +294,7 @@ class ObjectStore:
 
 
 def without_backlog(filesystem: pyarrow.fs.FileSystem) -> pyarrow.fs.FileSystem:
-    """One whose writes wait for a store that is slower: what S3's takes ahead has no limit."""
+    """Return a file system whose writes wait for a slow store: pyarrow's S3 takes writes ahead without a limit."""
     if filesystem.type_name != "s3":
         return filesystem
     make, (options,) = filesystem.__reduce__()
@@ -299,7 +302,7 @@ def without_backlog(filesystem: pyarrow.fs.FileSystem) -> pyarrow.fs.FileSystem:
 
 
 def storage_of(settings: Settings) -> Directory | ObjectStore:
-    """NotALake: `settings.lake` is no place that can be reached."""
+    """Return where the lake is. Raises NotALake when `settings.lake` is no place that can be reached."""
     if settings.filesystem is not None:
         return ObjectStore(settings.filesystem, settings.lake)
     if "://" not in settings.lake:

@@ -1,4 +1,4 @@
-"""`kbroker.spark.load`."""
+"""The function `kbroker.spark.load`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def load(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Summary:
-    """Load what is new in topics into a lake, each record once. Returns what was done.
+    """Load what is new in topics into a lake of Parquet files, each record once. Return what was done.
 
-    KbrokerError says why it was not: LoadFailed, a client's error, or WrongOption.
+    `topics`: one name or several, or a compiled pattern that names match as a whole.
+    `lake`: a directory that all executors reach at the same path, or a URI of pyarrow's file systems.
+    `spark`: the session to use. If it is None, one with this `master` is made once there is something to read.
+    `options`: options of kbroker.client, for example for security, with `kafka.` before their names or without.
+    `watcher`: is told how far the load is.
+    `settings`: fields of kbroker.spark.loader.settings.Settings.
 
-    `topics`: one or more names, or a compiled pattern that names match as a whole. `lake`: a directory that all
-    executors reach at the same path, or a URI of pyarrow's file systems. `options`: of kbroker.client, for security,
-    with `kafka.` before their names or without. `spark`: a session; None: one with this `master` is made when there is
-    something to read. `settings`: those of kbroker.spark.loader.settings.Settings.
+    Raises a KbrokerError that says why the load failed: LoadFailed, an error of the client, or WrongOption.
     """
     if not isinstance(lake, (str, Path)):
         raise WrongOption(f"lake={lake!r}: must be a path or a URI")

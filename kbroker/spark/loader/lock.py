@@ -1,4 +1,7 @@
-"""Tells a second loader at once that there is a first. The commit decides: file systems without locks are safe too."""
+"""A lock that tells a second loader at once that another one is at work.
+
+Lakes are safe without it, on file systems without locks too: only the commit decides.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from kbroker.spark.loader.lake import HOME, Directory
 
 @contextmanager
 def locked(storage: Directory) -> Iterator[bool]:
-    """Whether it is held: not where there are no locks. LakeTaken: another process has it, and lives."""
+    """Hold the lake's lock, and yield whether it is held: it is not where the file system has no locks.
+
+    Raises LakeTaken when another process, which lives, holds it.
+    """
     path = Path(storage.name) / HOME / "lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     held = True

@@ -1,4 +1,4 @@
-"""Which hours are complete. Pure."""
+"""Finds out which hours are complete. No I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Hours = dict[str, tuple[int, ...]]
 def read_up_to_ms(
     partitions: Collection[TopicPartition], newest_ms: Offsets, next_offsets: Offsets, ends: Offsets, asked_at_ms: int
 ) -> Offsets:
-    """Up to which time each partition has been read, as far as anybody can know.
+    """Return the time up to which each partition has been read, as far as anybody can know.
 
-    That is when its newest record is from; and once it was read to where it ended when the brokers were asked, that
-    moment, so that a partition to which nothing comes holds nobody up. A record cannot be from later than that.
-    `ends`: of partitions in which nothing is undecided.
+    That is the timestamp of its newest record, but `asked_at_ms` at most. For a partition that was read to where it
+    ended at `asked_at_ms`, when the brokers were asked, it is that moment, so that a partition to which nothing comes
+    holds nobody up. `ends`: the ends of partitions without open transactions.
     """
     found = {place: min(newest_ms.get(place, -1), asked_at_ms) for place in partitions}
     at_end = [place for place in partitions if place in ends and next_offsets[place] >= ends[place]]
@@ -35,10 +35,11 @@ def sorted_hours(
     loaded_at_ms: int,
     lateness_ms: int,
 ) -> tuple[Hours, Hours]:
-    """Hours that have rows and may get more, and those that are complete from now on.
+    """Return, by topic, the hours that have rows and may get more, and those that are complete from now on.
 
-    By event time an hour is complete when every partition of its topic was read up to `lateness_ms` behind its end; by
-    arrival time when it is over. What comes for it later nevertheless is added to it, and it stays complete.
+    By event time an hour is complete when every partition of its topic was read up to `lateness_ms` after the hour's
+    end; by arrival time it is complete when it is over. Rows that come later nevertheless are added to it, and it stays
+    complete.
     """
     hours: dict[str, set[int]] = {topic: set(of) for topic, of in open_before.items()}
     for topic, hour in loaded:

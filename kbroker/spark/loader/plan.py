@@ -1,4 +1,4 @@
-"""What a load is going to read: decided from what the last commit says and what the brokers have. Pure."""
+"""Plans what a load is going to read, from what the last commit says and what the brokers have. No I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ ALL_AT_ONCE = 1 << 62  #: bytes
 
 @dataclass(frozen=True)
 class Plan:
-    """`starts`: of all partitions that are loaded, also of those that have nothing new. `removed`: files that go.
+    """What one commit is going to load.
 
-    `whole_ends` and `asked_at_ms`: as the brokers said before the first commit of the load.
+    `starts`: where to begin in all partitions that are loaded, also in those that have nothing new.
+    `whole_ends` and `asked_at_ms`: as the brokers said before the first commit of the load (see Partitions).
+    `removed`: paths of files that are replaced.
+    `lost`: what the brokers no longer have, in words.
     """
 
     number: int
@@ -45,7 +48,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """About how many bytes."""
+        """About how many bytes there are to read."""
         return sum(each.size for each in self.ranges)
 
     @property
@@ -53,7 +56,7 @@ class Plan:
         return sum(each.range.size for each in self.ranges)
 
     def divided(self, slots: int, task_bytes: int) -> Plan:
-        """With the work of so many tasks at a time."""
+        """Return the plan with its work divided into units, for `slots` tasks at a time."""
         return replace(self, units=tuple(divided(self.ranges, target_size(self.size, slots, task_bytes))))
 
     def encode(self) -> bytes:
@@ -73,7 +76,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Where each partition goes on, and what that means for its topic."""
+    """Where each partition goes on, the state of its topic, and what is lost, in words."""
 
     starts: Offsets
     topics: dict[str, TopicState]
@@ -81,7 +84,10 @@ class Beginnings:
 
 
 def beginnings(last: Commit | None, found: Partitions, fresh: Offsets, data_loss: str) -> Beginnings:
-    """`fresh`: where partitions of topics begin that were never loaded. RecordsLost: some are gone, and must not be."""
+    """Return where each partition goes on. `fresh`: where to begin in topics that were never loaded.
+
+    Raises RecordsLost when records are gone that were to be loaded next, unless `data_loss` is CONTINUE.
+    """
     lost: list[str] = []
     topics: dict[str, TopicState] = {}
     for name, topic_id in found.topic_ids.items():
@@ -104,7 +110,7 @@ def beginnings(last: Commit | None, found: Partitions, fresh: Offsets, data_loss
             starts[place] = first
             continue
         assert last is not None
-        wanted = last.next_offsets.get(place, 0)  # 0: it has come since
+        wanted = last.next_offsets.get(place, 0)  # 0: the partition is new
         if wanted < first:
             lost.append(f"{place}: offsets {wanted} to {first - 1} are deleted")
             wanted = first
@@ -121,7 +127,7 @@ def beginnings(last: Commit | None, found: Partitions, fresh: Offsets, data_loss
 def to_read(
     starts: Offsets, ends: Offsets, record_bytes: Mapping[TopicPartition, float], most_bytes: int
 ) -> tuple[SizedRange, ...]:
-    """Up to the ends, or a share of that in each partition if it is too much for one commit."""
+    """Return the ranges up to `ends`, or a share of each partition if all is more than `most_bytes`."""
     ranges = [
         SizedRange(OffsetRange(*place, start, ends[place]), max(1, round((ends[place] - start) * record_bytes[place])))
         for place, start in sorted(starts.items())

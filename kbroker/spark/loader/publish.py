@@ -1,4 +1,4 @@
-"""Gives the files of a commit their names. All of it can be done again, from any point where it was cut off."""
+"""Gives the files of a commit their names. This can be done again from any point where it was cut off."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from kbroker.spark.loader.lake import STAGING, Storage
 
 MARK = "_SUCCESS"
 RUN = "run"
-"""A file beside those that are staged, from before the first task until all have their names."""
+"""A file in the folder of staged files. It exists from before the first task until all files have their names."""
 
 
 def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lambda: None) -> None:
-    """Files in whose place others come go first: a row may be missing for a moment, none is there twice.
+    """Give a commit's files their names, and mark the hours that it completes.
 
-    `between` is called before each step. LakeDamaged: a file of the commit is gone.
+    Files that they replace are removed first: a row may be missing for a moment, but none is there twice. `between` is
+    called before each step. Raises LakeDamaged when a file of the commit is gone.
     """
     new = {file.path for file in commit.files}
     folders = set()
@@ -27,7 +28,7 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
             between()
             storage.remove([path])
             folders.add(path.rpartition("/")[0])
-    storage.sync_folders(folders)  # or a power cut may leave both
+    storage.sync_folders(folders)  # otherwise a power cut may leave old and new files
     folders = set()
     for file in commit.files:
         between()
@@ -49,5 +50,8 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
 
 
 def is_published(storage: Storage, commit: Commit) -> bool:
-    """Whether `publish` has come to its end. What a lost attempt of a task still writes there does not count."""
+    """Return whether `publish` has come to its end.
+
+    What a lost attempt of a task still writes into the folder of staged files does not count.
+    """
     return RUN not in storage.names(f"{STAGING}/{commit.staging}")

@@ -1,7 +1,7 @@
-"""Loading again from a point in time, in place of what is there. Pure.
+"""Plans loading again from a point in time, in place of what is in the lake. No I/O.
 
-Files are replaced whole: a reload begins at that point, or as much before it as it takes, but never where the brokers
-no longer have all that is in the files that would go.
+Files are replaced whole. So a reload begins at that point, or as much before it as whole files need, but never where
+the brokers no longer have all that is in the files that would be replaced.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ Spans = list[tuple[TopicPartition, int, int]]
 def reload_from(
     files: Iterable[LakeFile], wanted: Mapping[TopicPartition, int], first: Offsets
 ) -> tuple[Offsets, tuple[str, ...]]:
-    """Where the partitions of `wanted` begin again, and the paths of the files that go.
+    """Return where to begin again in the partitions of `wanted`, and the paths of the files that are replaced.
 
-    `files`: of these topics' present generation. `first`: the first offsets that the brokers have.
+    `files`: the files of these topics' present generation. `wanted`: the offsets at the point in time. `first`: the
+    first offsets that the brokers have.
     """
     spans = {file.path: _spans(file) for file in files}
     cuts = _Cuts(span for found in spans.values() for span in found)
@@ -56,7 +57,7 @@ def _goes(spans: Spans, starts: Offsets) -> bool:
 
 
 class _Cuts:
-    """Offsets that divide no file: those of several hours lie side by side in the same offsets."""
+    """Finds offsets that divide no file. Files of several hours can span the same offsets."""
 
     def __init__(self, spans: Iterable[tuple[TopicPartition, int, int]]):
         self._merged: dict[TopicPartition, list[tuple[int, int]]] = {}

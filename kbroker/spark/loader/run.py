@@ -1,4 +1,4 @@
-"""The order of a load: roll forward, plan, read, check, commit, publish. Killed anywhere and run again, it goes on."""
+"""The order of a load: roll forward, plan, read, check, commit, publish. A killed load goes on when it is run again."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ RUN_NAME = re.compile(r"(\d{10})-([0-9a-f]+)(?:\.json)?")
 
 
 class Watcher:
-    """Is told how far a load is. Override what is wanted."""
+    """Is told how far a load is. Override the methods that are wanted."""
 
     def planned(self, plan: Plan) -> None:
-        """A round begins."""
+        """A round begins, with this plan."""
 
     def progressed(self, rows: int, size: int) -> None:
-        """Tasks are through with so many records more, of about `size` bytes of the plan's."""
+        """Tasks have finished `rows` more records, which are about `size` bytes of the plan's size."""
 
     def committed(self, commit: Commit) -> None:
-        """And it is over; the files get their names now."""
+        """The round's records are in the lake; the files get their names next."""
 
 
 class Tasks(Protocol):
-    """Who runs things elsewhere: SparkTasks."""
+    """What runs functions elsewhere, as SparkTasks does on Spark's executors."""
 
     @property
     def slots(self) -> int: ...
@@ -74,10 +74,10 @@ class Tasks(Protocol):
 
 
 class Loader:
-    """Of one lake. It may run again, for what has come since; it reloads the first time only."""
+    """Loads into one lake. `run` may be called again for what has come since; only the first call reloads."""
 
     def __init__(self, settings: Settings, tasks: Tasks, watcher: Watcher | None = None):
-        """WrongOption: what is wrong with `settings.formats` is told before Spark starts or a lake is made."""
+        """Raises WrongOption when `settings.formats` is wrong, before Spark starts or a lake is made."""
         check_values(settings)
         self.settings = settings
         self.watcher = watcher or Watcher()
@@ -87,7 +87,10 @@ class Loader:
         self._is_locked = False
 
     def run(self) -> Summary:
-        """Everything that the brokers have now, in one commit or several. LoadFailed: what is committed stays."""
+        """Load everything that the brokers have now, in one commit or several.
+
+        Raises LoadFailed when it does not come to its end; what is committed by then stays.
+        """
         began = time.monotonic()
         commits: list[Commit] = []
         summary = Summary()
@@ -114,7 +117,7 @@ class Loader:
         return summary
 
     def preview(self) -> Preview | None:
-        """What `run` would begin with; None: there is nothing to do. Nothing is written."""
+        """Return what `run` would begin with, or None if there is nothing to do. Nothing is written."""
         with storage_errors(self._storage.name), Brokers(self.settings) as brokers:
             cluster_id = brokers.cluster_id()
             last = None
@@ -133,7 +136,7 @@ class Loader:
     # --- its steps ------------------------------------------------------------------------------------------
 
     def plan(self, brokers: Brokers, last: Commit | None, found: Partitions) -> Plan | None:
-        """Of the next commit, without its tasks; None: there is nothing to do."""
+        """Return the plan of the next commit, not divided into tasks yet; None if there is nothing to do."""
         settings = self.settings
         begun = beginnings(last, found, self._fresh(brokers, last, found), settings.data_loss)
         starts, removed = begun.starts, tuple[str, ...]()
@@ -143,7 +146,8 @@ class Loader:
             self._check_value_formats(begun.topics)
         number = 1 if last is None else last.number + 1
         sizes = brokers.record_bytes(found, starts)
-        # What takes the place of files is committed with their removal: nobody knows how long the brokers have it.
+        # Records that replace files go into the commit that removes the files, all at once: nobody knows how long the
+        # brokers keep them.
         ranges = to_read(starts, found.ends, sizes, ALL_AT_ONCE if removed else settings.commit_bytes)
         plan = Plan(
             number=number,
@@ -162,7 +166,7 @@ class Loader:
         return plan if committed(last, plan, [], settings).complete_hours else None
 
     def read(self, plan: Plan) -> list[Manifest]:
-        """With tasks; nothing of it can be seen yet."""
+        """Read the plan's ranges with tasks. Nothing of them is in the lake yet."""
         if not plan.units:
             return []
         generations = {name: state.generation for name, state in plan.topics.items() if state.generation}
@@ -171,7 +175,7 @@ class Loader:
         return self._tasks.run(partial(run_unit, job), plan.units, Manifest.weight, self.watcher.progressed)
 
     def check(self, brokers: Brokers, plan: Plan, manifests: list[Manifest]) -> None:
-        """LoadFailed: not all was read, or not of the topics that the plan is about."""
+        """Raise LoadFailed when the tasks have not read what was planned, or a topic was made again meanwhile."""
         planned = sorted(each for unit in plan.units for each in unit.ranges)
         read = sorted((each.topic, each.partition, each.start, each.until) for one in manifests for each in one.ranges)
         if [tuple(each) for each in planned] != read:
@@ -181,11 +185,11 @@ class Loader:
             raise LoadFailed(f"topic {changed[0]} was deleted and made again while it was read; nothing is committed")
 
     def commit(self, commit_log: CommitLog, commit: Commit) -> None:
-        """From here on all of it is in the lake; before, nothing."""
+        """Add a commit. From here on all of it is in the lake; before, nothing. Raises LakeTaken as CommitLog does."""
         commit_log.add(commit)
 
     def publish(self, commit: Commit) -> None:
-        """All of it can be done again."""
+        """Write a commit's audit, if one is wanted, and give its files their names. All of it can be done again."""
         settings = self.settings
         if settings.audit_topic is not None and settings.time == EVENT:
             lake_id = identity.lake_id(self._storage)
@@ -224,7 +228,10 @@ class Loader:
         return commit
 
     def _check_value_formats(self, topics: dict[str, TopicState]) -> None:
-        """LoadFailed: what is new would have another column value than what is there. A reload may change it."""
+        """Raise LoadFailed when a topic's new files would have another format of values than those in the lake.
+
+        Only a reload may change the format.
+        """
         for name, state in topics.items():
             before = state.value_format
             if before not in ("", self.settings.value_format):
@@ -235,13 +242,13 @@ class Loader:
                 )
 
     def _show(self, brokers: Brokers, commit: Commit, places: Iterable[TopicPartition]) -> None:
-        """How far the lake is, as the progress of a group."""
+        """Commit how far the lake is as offsets of the group in the settings, if there is one."""
         if self.settings.group is not None:
             known = commit.next_offsets
             brokers.commit_to(self.settings.group, {place: known[place] for place in places if place in known})
 
     def _give_up(self, commit_log: CommitLog, plan: Plan) -> None:
-        """It may have been committed nevertheless, and only the answer be lost."""
+        """Remove what a failed round has staged, unless it was committed and only the answer was lost."""
         with contextlib.suppress(Exception):
             last = commit_log.last()
             if last is None or last.run != plan.run:
@@ -255,7 +262,7 @@ class Loader:
             brokers = stack.enter_context(Brokers(settings))
             cluster_id = brokers.cluster_id()
             if not there:
-                brokers.partitions(brokers.topics())  # no lake of topics that are not there
+                brokers.partitions(brokers.topics())  # raises before a lake is made for topics that do not exist
                 identity.make(storage, settings, cluster_id)
             identity.check(storage, settings, cluster_id)
             if isinstance(storage, Directory):
@@ -270,7 +277,10 @@ class Loader:
         return TopicCommits(self._storage, self.settings, is_reader=is_reader)
 
     def _clean(self, last: Commit | None) -> None:
-        """What runs have left that can no longer commit: another has their number. Old commits become bundles."""
+        """Remove what runs have left that cannot commit any more, and put old commits into bundles.
+
+        A run cannot commit any more when its number is committed, or when it is dead.
+        """
         number = 0 if last is None else last.number
         for name in self._storage.names(STAGING):
             found = RUN_NAME.fullmatch(name)
@@ -281,7 +291,7 @@ class Loader:
         fold(self._storage)
 
     def _is_dead(self, name: str) -> bool:
-        """Whether its run was on this machine: it would have the lock."""
+        """Return whether a run was on this machine and is over: if it lived, it would hold the lock that we hold."""
         try:
             return self._is_locked and bool(json.loads(self._storage.read(f"{PLANS}/{name}.json"))["host"] == HOST)
         except (OSError, ValueError, KeyError):
@@ -318,13 +328,13 @@ class Loader:
         ]
 
     def _has_beginnings(self, last: Commit | None, starts: Offsets) -> bool:
-        """Whether it has to be kept where topics begin, though nothing is there to be read yet."""
+        """Return whether a commit has to keep where topics begin, though there is nothing to be read yet."""
         known = last.topics if last is not None else {}
         return self.settings.start != EARLIEST_TIMESTAMP and any(place.topic not in known for place in starts)
 
 
 def committed(last: Commit | None, plan: Plan, manifests: list[Manifest], settings: Settings) -> Commit:
-    """What the lake is after this plan."""
+    """Return the commit after `last`: what the lake has once the plan is carried out."""
     before = last or Commit(0, "", 0, {}, {}, {})
     again = {name for name, state in plan.topics.items() if before.topics.get(name, state) != state}
     next_offsets = {place: at for place, at in before.next_offsets.items() if place.topic not in again} | plan.starts

@@ -1,4 +1,4 @@
-"""What a load is told: plain values that go to the tasks as they are."""
+"""The settings of a load: plain values that go to the tasks as they are."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ LEAST_NUMBERS = {"start": -2, "reload_since_ms": 0, "task_bytes": 1, "commit_byt
 
 @dataclass(frozen=True)
 class Settings:
-    """`client`: options of kbroker.client, with dots. Times in ms, sizes in bytes."""
+    """The settings of a load. Times are in ms, sizes in bytes. `client`: options of kbroker.client, with dots."""
 
     lake: str
     client: Mapping[str, Any]
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     filesystem: Any = None
-    """A pyarrow.fs.FileSystem of which `lake` is a path; None: what `lake` says."""
+    """A pyarrow.fs.FileSystem in which `lake` is a path. None: `lake` is a directory or a URI."""
     time: str = EVENT
-    """Whose hour a record's is: EVENT, its timestamp's; ARRIVAL, the load's."""
+    """The hour to which a record belongs: EVENT, that of its timestamp; ARRIVAL, that of the load."""
     start: int = -2
-    """Where partitions of a topic begin that was never loaded: EARLIEST (-2), LATEST (-1), or a time."""
+    """Where to begin in a topic that was never loaded: EARLIEST (-2), LATEST (-1), or a time."""
     reload_since_ms: int | None = None
     data_loss: str = FAIL
     headers: bool = True
     compression: str = "zstd"
-    """Of the files: none, gzip, snappy, lz4 or zstd."""
+    """The codec of the files: none, snappy, gzip, brotli, lz4 or zstd."""
     compression_level: int | None = None
-    """None: pyarrow's for the codec, 1 of zstd."""
+    """None: pyarrow's default for the codec, which is 1 for zstd."""
     task_bytes: int = 256 << 20
     commit_bytes: int = 64 << 30
     lateness_ms: int = 600_000
-    """An hour is complete when each partition was read so far behind its end, or to its end so much later."""
+    """An hour is complete once each partition of its topic was read up to this long after the hour's end (marks.py)."""
     poll_timeout_s: float = 120.0
     group: str | None = None
-    """Offsets are committed to this group too, for those who watch lag."""
+    """A group for which the loaded offsets are committed too, for tools that watch lag."""
     audit_topic: str | None = None
-    """Compared with by `verify`; loads by event time write to it what they have loaded."""
+    """The audit with which `verify` compares. Loads by event time write to it what they have loaded."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"): values become columns."""
+    """Options valueFormat, valueSchema, schemaRegistry and avroFraming of format("kbroker"), to decode values."""
 
     @property
     def isolation(self) -> str:
@@ -72,7 +72,7 @@ class Settings:
         return self.formats.get("valueFormat", BINARY)
 
     def __post_init__(self) -> None:
-        """WrongOption: a value is none, or topics are said twice."""
+        """Raises WrongOption when a value is of another kind, or topics and a pattern are both given."""
         if wrong := [name for name in self.topics if not isinstance(name, str)]:
             raise WrongOption(f"topics={wrong[0]!r}: must be names, or one compiled pattern")
         for name, (kind, what) in KINDS.items():

@@ -1,4 +1,4 @@
-"""A load's tasks as Spark jobs."""
+"""Runs a load's tasks as Spark jobs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GONE = "Spark's JVM has ended; what it said is above"
 
 
 class SparkTasks:
-    """`session` is called when there is something to read."""
+    """Runs functions on Spark's executors. `session` is called once there is something to run."""
 
     def __init__(self, session: Callable[[], SparkSession]):
         self._session = session
 
     @cached_property
     def _context(self) -> SparkContext:
-        """LoadFailed: it does not start. SparkGone."""
+        """The Spark context. Raises LoadFailed when Spark does not start, and SparkGone when its JVM has ended."""
         try:
             return self._session().sparkContext
         except KbrokerError:
@@ -39,19 +39,19 @@ class SparkTasks:
         except Exception as error:
             if _is_gone(error):
                 raise SparkGone(GONE) from error
-            # Of what Java says the first line is Py4J's, which names the call.
+            # The first line of Java's error is Py4J's and names only the call; the reason follows behind it.
             java = re.search(r"^: (.*)$", str(error), re.MULTILINE)
             said = java[1] if java else str(error).partition("\n")[0]
             raise LoadFailed(f"Spark does not start: {said}") from error
 
     @cached_property
     def _counters(self) -> tuple[Accumulator[int], Accumulator[int]]:
-        """Rows and bytes of all jobs: PySpark never forgets an accumulator."""
+        """Accumulators of rows and bytes. All jobs share them, because PySpark never forgets an accumulator."""
         return self._context.accumulator(0), self._context.accumulator(0)
 
     @property
     def slots(self) -> int:
-        """How many tasks run at a time. SparkGone."""
+        """How many tasks run at a time. Raises SparkGone when Spark's JVM has ended."""
         try:
             return self._context.defaultParallelism
         except Exception as error:
@@ -66,10 +66,11 @@ class SparkTasks:
         weigh: Callable[[R], tuple[int, int]],
         progressed: Callable[[int, int], None],
     ) -> list[R]:
-        """Of each item what the attempt that counts has made of it. LoadFailed: a task has failed for good.
+        """Return what `function` makes of each item, in the attempt of its task that counts.
 
-        `progressed` is called now and then with what `weigh` (on executors) says of what was done since the last time:
-        rows, and bytes. Ctrl-C cancels the job. SparkGone: there is nobody to run it.
+        `progressed` is called now and then with the rows and bytes that were done since its last call; `weigh` finds
+        them on executors. Ctrl-C cancels the job. Raises LoadFailed when a task has failed for good, and SparkGone when
+        Spark's JVM has ended.
         """
         context = self._context
         rows, size = self._counters
@@ -108,14 +109,14 @@ class SparkTasks:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Whether nobody answers where Spark's JVM was; what it answers itself is a Py4JJavaError."""
+    """Return whether an error means that Spark's JVM has ended. An error of the JVM itself is a Py4JJavaError."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 def reason(text: str) -> str:
-    """What Python says in the end of a traceback, which Spark puts into its own."""
+    """Return the error at the end of a task's Python traceback, which Spark puts into a message of its own."""
     tail = text.rpartition("Traceback (most recent call last)")[2] or text
     said = re.findall(r"^(?:[\w.]*\.)?(\w+): (\S.*)$", tail, re.MULTILINE)
     if not said:

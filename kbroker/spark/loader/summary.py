@@ -12,7 +12,10 @@ from kbroker.spark.loader.plan import Plan
 
 @dataclass
 class TopicSummary:
-    """Of one topic; `size` in bytes of files, `missing`: offsets without a record (compaction, transactions)."""
+    """What was loaded of one topic.
+
+    `size`: bytes of files. `missing`: offsets without a record, because of compaction or transactions.
+    """
 
     topic: str
     partitions: int = 0
@@ -27,14 +30,17 @@ class TopicSummary:
 
 @dataclass
 class Summary:
-    """`commits`: their numbers; none if there was nothing to do. `lost` in words."""
+    """What a load has done. `commits`: their numbers; empty if there was nothing to do.
+
+    `lost`: what the brokers no longer had, in words.
+    """
 
     commits: list[int] = field(default_factory=list)
     topics: list[TopicSummary] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     seconds: float = 0.0
     was_cut_off: bool = False
-    """The load before had been, and its last commit was published first."""
+    """Whether the load before was cut off, so that its last commit was published first."""
 
     @property
     def rows(self) -> int:
@@ -79,7 +85,7 @@ class Preview:
     tasks: int
     size: int
     offsets: dict[str, int]
-    """How many there are to read, by topic: records may be fewer."""
+    """How many offsets there are to read, by topic. There may be fewer records."""
     removed: tuple[str, ...]
     lost: tuple[str, ...]
 

@@ -36,7 +36,7 @@ log = logging.getLogger("kbroker.spark")
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of a run have in common. `folder`: of staged files."""
+    """What all tasks of a run have in common. `folder`: the folder of its staged files."""
 
     settings: Settings
     folder: str
@@ -46,15 +46,15 @@ class Job:
 
 
 class Manifest(NamedTuple):
-    """What a task has written, and read."""
+    """What a task has written and read."""
 
     unit: int
     files: tuple[LakeFile, ...]
     ranges: tuple[LoadedRange, ...]
     newest_ms: tuple[int, ...]
-    """The latest timestamp of each range that is not from the future, -1 where there is none."""
+    """For each range, the latest timestamp that is not in the future, -1 where there is none."""
     size: int
-    """About how many bytes it has read, as planned."""
+    """The planned size of what it has read, in bytes."""
 
     def weight(self) -> tuple[int, int]:
         return sum(each.rows for each in self.ranges), self.size
@@ -62,7 +62,11 @@ class Manifest(NamedTuple):
 
 @without_traceback
 def run_unit(job: Job, unit: WorkUnit) -> Manifest:
-    """Attempts of one unit do not disturb each other: the files of each have a folder of their own."""
+    """Read a unit's ranges and stage files with their rows.
+
+    Attempts of one unit do not disturb each other: each has its files in a folder of its own. Raises LoadFailed when
+    not all records were read or written, and RecordsLost as `records_of` does.
+    """
     keep_freed_memory()
     storage = storage_of(job.settings)
     folder = f"{job.folder}/{unit.number:06}-{uuid.uuid4().hex[:12]}"
@@ -101,7 +105,10 @@ def _load_range(
 
 
 def _newest_ms(stamps: pyarrow.Array, now_ms: int) -> int:
-    """-1: all are from the future, of clocks that say nothing about what is still to come."""
+    """Return the latest timestamp up to `now_ms`, or -1 if all are later.
+
+    A clock that is ahead says nothing about what is still to come.
+    """
     import pyarrow.compute as compute
 
     newest: int = compute.max(stamps).as_py()
@@ -121,7 +128,10 @@ def _add(job: Job, wanted: OffsetRange, batch: pyarrow.RecordBatch, files: HourF
 
 
 def _checked(wanted: OffsetRange, offsets: pyarrow.Array, behind: int) -> int:
-    """The offset behind them. LoadFailed: they are not those that were asked for, each once and in order."""
+    """Return the offset behind the last of `offsets`.
+
+    Raises LoadFailed unless they are among those that were asked for, each once and in order.
+    """
     import pyarrow.compute as compute
 
     first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -173,7 +183,11 @@ def _batches(settings: Settings, wanted: OffsetRange) -> Iterator[pyarrow.Record
 
 
 def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
-    """What the brokers have of a range. RecordsLost: some are gone before they were read. LoadFailed: so is its end."""
+    """Yield the records that the brokers have of a range.
+
+    Raises RecordsLost when some were deleted before they were read; if `data_loss` is CONTINUE, they are left out.
+    Raises LoadFailed as `first_behind` does.
+    """
     start = wanted.start
     while True:
         try:
@@ -197,7 +211,7 @@ def records_of(settings: Settings, wanted: OffsetRange) -> Iterator[Records]:
 
 
 def first_behind(settings: Settings, place: TopicPartition, start: int) -> int:
-    """Where a partition begins that no longer has `start`. LoadFailed: it ends before that."""
+    """Return the first offset of a partition that no longer has `start`. Raises LoadFailed when it ends before that."""
     with task_consumer(settings.client) as consumer:
         first = consumer.beginning_offsets([place])[place]
     if first <= start:

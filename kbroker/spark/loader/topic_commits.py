@@ -1,7 +1,7 @@
 """Commits of a lake in an object store, where files can neither be renamed nor created on a condition.
 
-The commit is a record of a topic, written in a transaction: a loader that begins takes the lake's transactional id
-over, and whoever had it before cannot commit any more. The record names an object with all the rest.
+A commit is a record of a topic, written in a transaction. A loader that begins takes over the lake's transactional id,
+and the loader that had it before cannot commit any more. The record names an object with the contents of the commit.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 
 BEHIND = 64
-"""How many offsets of the topic are looked at first, from its end: a commit and its marker are two."""
+"""How many offsets at the topic's end are read first. A commit takes two: its record and its marker."""
 
 
 class TopicCommits:
-    """`is_reader`: it only looks, and fences nobody."""
+    """The commits of a lake in an object store. `is_reader`: it only reads, and fences nobody."""
 
     def __init__(self, storage: ObjectStore, settings: Settings, *, is_reader: bool = False):
         self._storage = storage
@@ -59,12 +59,12 @@ class TopicCommits:
             raise
 
     def last(self) -> Commit | None:
-        """What was committed last. Nobody else commits before our next one, or that one fails.
+        """Return the last commit. If another loader commits before our next commit, ours fails.
 
-        LakeTaken: there is a commit of which it is not decided yet whether it is one; who only looks passes it over.
-        LakeDamaged: the topic has lost some.
+        Raises LakeTaken when the transaction of a newer commit is not decided yet; a reader ignores that one. Raises
+        LakeDamaged when the topic has lost commits.
         """
-        published = commit_numbers(self._storage)  # before the topic, which others may add to: it has them all
+        published = commit_numbers(self._storage)  # listed before the topic is read, which has all of them then
         found = self._last_record()
         if found is None:
             if published:
@@ -133,7 +133,10 @@ class TopicCommits:
                 behind *= 8
 
     def _check_decided(self, end: int) -> None:
-        """LakeTaken: behind the `end` of what is decided there is more, ours or that of who has taken over."""
+        """Raise LakeTaken when there are records behind `end`, where what is decided ends.
+
+        They are ours, or those of a loader that has taken over.
+        """
         if self._producer is None:
             return
         with AdminClient(client_options(self._client, NETWORK)) as admin:

@@ -1,4 +1,4 @@
-"""Values as typed columns, and those that cannot be: they go into quarantine, with the reason."""
+"""Decodes values into typed columns. Records with values that cannot be decoded go into quarantine, with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("valueFormat", "valueSchema", "schemaRegistry", "avroFraming")
 
 
 def check_values(settings: Settings) -> None:
-    """WrongOption: the formats make no sense. What only Spark or a registry can tell is left to `value_type`."""
+    """Raise WrongOption when `settings.formats` is wrong. What only Spark or a registry can tell is not checked."""
     if not settings.formats:
         return
     if unknown := settings.formats.keys() - FORMATS:
@@ -29,9 +29,10 @@ def check_values(settings: Settings) -> None:
 
 
 def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow.DataType | None]:
-    """On the driver: what the column value has, and the settings with all that was asked of a registry. None: bytes.
+    """Return, on the driver, the settings with all that a registry has answered, and the type of the column value.
 
-    WrongOption: the schema is none, or nothing is decoded to it. One in DDL needs a Spark session.
+    The type is None if values stay bytes. A schema in DDL needs a Spark session. Raises WrongOption when the schema is
+    none, or nothing is decoded to it.
     """
     if not settings.formats:
         return settings, None
@@ -59,19 +60,22 @@ def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """With brokers, without which there are no options; none is asked."""
+    """Return the formats with the brokers, which SparkOptions requires. No broker is asked."""
     return {**settings.formats, "kafka.bootstrap.servers": str(settings.client["bootstrap.servers"])}
 
 
 def value_decoder(settings: Settings, kind: pyarrow.DataType | None) -> Decoder | None:
-    """In a task."""
+    """Return, in a task, the decoder of values; None if they stay bytes."""
     return None if kind is None else decoder_of(SparkOptions(settings.formats, Use.BATCH_READ), "value", kind)
 
 
 def decoded(
     decoder: Decoder | None, batch: pyarrow.RecordBatch
 ) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch | None]:
-    """The rows that could be decoded, and the others as they came with a column `reason`, if there are any."""
+    """Return the rows that could be decoded, and the others, or None if there are none.
+
+    The others have their bytes, and a column `reason`.
+    """
     if decoder is None:
         return batch, None
     import pyarrow as arrow

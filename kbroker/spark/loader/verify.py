@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class HourCount:
-    """Of one topic and hour of event time. `broker` and `lake`: of those offsets that both should have.
+    """The records of one topic and hour of event time.
 
-    `lake_in_all` counts those too that the brokers no longer have. `audit`: by tier, what was said to be there.
+    `broker` and `lake` count records at offsets that both should have. `lake_in_all` also counts records that the
+    brokers no longer have. `audit` has the counts in the audit, by tier.
     """
 
     topic: str
@@ -54,7 +55,7 @@ class HourCount:
 
 @dataclass
 class Verification:
-    """`problems` in words, beside those of hours; none: all is as it should be."""
+    """What a comparison has found: the counts by hour, and other problems in words."""
 
     hours: list[HourCount] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -73,7 +74,10 @@ GOOD = (SAME, COMPACTED, OPEN)
 
 
 class Lake:
-    """What is in it as of its last commit: `files` by path, and the `first` offset of each partition."""
+    """What a lake has as of its `last` commit.
+
+    `files`: by path. `first`: the first loaded offset of each partition. `complete`: hours that are marked so.
+    """
 
     def __init__(self, storage: Directory | ObjectStore):
         self.last: Commit | None = None
@@ -96,8 +100,11 @@ class Lake:
 
 
 def verify(settings: Settings, tasks: Tasks) -> Verification:
-    """Of what the lake's last commit covers, also while loads go on. Of a topic that was deleted since nothing is
-    compared, as of one that was made again. NotALake: there is none. LoadFailed: a topic is named that it has not."""
+    """Compare the brokers, the audit and what the lake's last commit covers. Loads may go on meanwhile.
+
+    A topic that was deleted or made again since is not compared with the brokers. Raises NotALake when there is no
+    lake, and LoadFailed when a topic is named that the lake does not have.
+    """
     storage = storage_of(settings)
     if not identity.is_lake(storage):
         raise NotALake(f"{storage.name} is no lake of kbroker load")
@@ -121,7 +128,7 @@ def _verified(
     lake: Lake,
     last: Commit,
 ) -> Verification | None:
-    """None: meanwhile other files took the place of those that it is about."""
+    """Return the comparison, or None if files that it is about were replaced meanwhile."""
     coming, leaving = set[str](), set[str]()
     if not is_published(storage, last):
         coming, leaving = {file.staged for file in last.files}, set(last.removed)

@@ -1,4 +1,4 @@
-"""Which task reads what: ranges of offsets cut to about equal sizes, small ones packed together. Pure."""
+"""Divides work among tasks: ranges of offsets are cut to about equal sizes, and small ones packed together. No I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TASKS_PER_SLOT = 2
 
 
 class SizedRange(NamedTuple):
-    """`size`: about how many bytes it has on its broker."""
+    """A range of offsets, and about how many bytes it has on its broker."""
 
     range: OffsetRange
     size: int
 
 
 class WorkUnit(NamedTuple):
-    """What one task reads: one after the other, so that the rows of a topic and an hour become one file."""
+    """What one task reads: ranges one after the other, so that the rows of a topic and an hour become one file."""
 
     number: int
     ranges: tuple[OffsetRange, ...]
@@ -29,12 +29,12 @@ class WorkUnit(NamedTuple):
 
 
 def target_size(total: int, slots: int, most: int) -> int:
-    """So that all slots have work, and tasks are neither tiny nor above `most`."""
+    """Return how many bytes a task is to read, so that all slots have work and tasks are not tiny nor above `most`."""
     return min(most, max(LEAST_TASK_BYTES, math.ceil(total / (slots * TASKS_PER_SLOT))))
 
 
 def limited(ranges: Iterable[SizedRange], most: int) -> list[SizedRange]:
-    """From the start of each as much as its share of `most` bytes, one record at least."""
+    """Return the first part of each range, as much as its share of `most` bytes is, one record at least."""
     found = list(ranges)
     total = sum(each.size for each in found)
     if total <= most:
@@ -49,7 +49,10 @@ def _first(each: SizedRange, count: int) -> SizedRange:
 
 
 def divided(ranges: Iterable[SizedRange], target: int) -> list[WorkUnit]:
-    """Every offset once. Units above `target` bytes have one range of one record; larger first."""
+    """Return units of work, the largest first, which have every offset once.
+
+    A unit above `target` bytes has one range of one record.
+    """
     parts = [part for each in ranges if each.range.size > 0 for part in _parts(each, target)]
     topics: dict[str, list[SizedRange]] = {}
     for part in parts:
@@ -63,7 +66,7 @@ def divided(ranges: Iterable[SizedRange], target: int) -> list[WorkUnit]:
 
 
 def _parts(each: SizedRange, target: int) -> list[SizedRange]:
-    """As equal as can be."""
+    """Cut a range into parts of `target` bytes or less, as equal as can be."""
     count = min(max(1, math.ceil(each.size / target)), each.range.size)
     whole = each.range
     bounds = [whole.start + whole.size * i // count for i in range(count + 1)]
@@ -74,9 +77,9 @@ def _parts(each: SizedRange, target: int) -> list[SizedRange]:
 
 
 def _packed(groups: list[list[SizedRange]], target: int) -> list[list[SizedRange]]:
-    """First fit, the largest first."""
+    """Pack groups into bins of `target` bytes: first fit, the largest group first."""
     bins: list[tuple[int, list[SizedRange]]] = []
-    open_from = 0  # those before are full
+    open_from = 0  # the bins before this one are full
     for group in sorted(groups, key=_size, reverse=True):
         size = _size(group)
         for place in range(open_from, len(bins)):
@@ -96,4 +99,4 @@ def _size(group: Iterable[SizedRange]) -> int:
 
 
 LEAST_SIZE = 64 << 10
-"""What a range costs at least, however small it is: it has to be asked for."""
+"""The bytes that a range counts for at least, however small it is: it has to be asked for."""

@@ -1,1 +1,1 @@
-"""Topics as rows: plans on the driver, ranges of offsets in tasks."""
+"""Reading topics as rows: the driver plans (planning.py), each task reads one range of offsets (range_reader.py)."""

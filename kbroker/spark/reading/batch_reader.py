@@ -23,13 +23,13 @@ log = logging.getLogger("kbroker.spark")
 
 
 class RangePartition(InputPartition):
-    """What one task reads; `None` of an empty topic, as Spark has it."""
+    """What one task reads. Spark passes a partition whose value is None when there is nothing to read."""
 
     value: OffsetRange | None
 
 
 class BatchReader(DataSourceReader):
-    """Offsets are resolved once for each DataFrame: all that is done with it sees the same records."""
+    """Reads topics as a batch. Offsets are resolved once for each DataFrame: all its actions see the same records."""
 
     def __init__(self, options: SparkOptions, schema: StructType):
         self._options = options
@@ -54,7 +54,10 @@ class BatchReader(DataSourceReader):
         return [RangePartition(each) for each in tasks]
 
     def _up_to(self, latest: Offsets, starts: Offsets, ends: Offsets) -> Offsets:
-        """The ends, but none behind what there is: a task would wait for it."""
+        """Return `ends`, but none beyond `latest`, where a task would wait for records.
+
+        Raises DataLoss when one is beyond it, unless failOnDataLoss=false.
+        """
         beyond = [place for place, end in ends.items() if end > latest[place]]
         if beyond:
             what = f"option endingOffsets: {named(beyond)} ends before that, at {latest[beyond[0]]}"

@@ -1,4 +1,4 @@
-"""How much of what is there a micro-batch takes: pure. As Spark's own Kafka connector shares it out."""
+"""How many of the waiting records a micro-batch takes, by the rules of Spark's own Kafka connector. No I/O."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kbroker.spark.offsets import Offsets
 
 
 def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Offsets:
-    """How many records there may be in each partition that has any."""
+    """Return how many records may lie between `start` and `latest`, for each partition in which there are any."""
     sizes = {place: end - start[place] for place, end in latest.items() if place in start}
     return {place: size for place, size in sizes.items() if size > 0}
 
 
 def limited(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """Where a batch of about `most` records ends: each partition has a share as large as what waits in it is.
+    """Return where a batch of about `most` records ends. A partition's share is proportional to what waits in it.
 
-    A share below one record is one record, so that no partition starves: with many partitions the batch is larger.
+    A share below one record counts as one, so that no partition starves: with many partitions the batch is larger.
     """
     sizes = waiting(start, latest)
     total = sum(sizes.values())
@@ -30,7 +30,7 @@ def limited(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
 
 
 class Delay:
-    """Lets a batch wait until it has `least` records, but `longest_s` at most. The first one does not wait."""
+    """Lets a batch wait until there are `least` records, but `longest_s` at most. The first batch does not wait."""
 
     def __init__(self, least: int, longest_s: float):
         self._least = least
@@ -38,7 +38,7 @@ class Delay:
         self._last_s = -math.inf
 
     def holds(self, count: int, now_s: float) -> bool:
-        """Whether `count` records wait for more; else a batch begins `now_s`."""
+        """Return whether `count` records have to wait for more. If not, a batch is taken to begin at `now_s`."""
         if count < self._least and now_s - self._last_s < self._longest_s:
             return True
         self._last_s = now_s

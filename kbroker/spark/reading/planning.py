@@ -1,4 +1,4 @@
-"""On the driver: which partitions there are, and what offsets of theirs the user means."""
+"""Planning on the driver: which partitions there are, and which of their offsets the user means."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ log = logging.getLogger("kbroker.spark")
 
 
 class Planner:
-    """What a driver asks the brokers. A context manager; a stream's is kept from batch to batch."""
+    """Asks the brokers what the driver has to know. A context manager; a stream keeps one from batch to batch."""
 
     def __init__(self, options: SparkOptions):
         self._options = options
         given = client_options(options.client, NETWORK)
         self._read_committed = isolation_of(options.client) == READ_COMMITTED
-        self._missing: set[str] = set()  # that has been told of
+        self._missing: set[str] = set()  # what was missing at the last `_left`: it has been logged
         self._admin = AdminClient(given)
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Planner:
     # --- which partitions -----------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that are subscribed to, or assigned. WrongOption when one is not there."""
+        """Return the partitions that are subscribed to, or assigned. Raises WrongOption when one does not exist."""
         found, missing = self._seen()
         if missing:
             option = "assign" if self._options["assign"] is not None else "subscribe"
@@ -65,7 +65,7 @@ class Planner:
         return found
 
     def _left(self) -> list[TopicPartition]:
-        """The same; DataLoss when one is not there, unless failOnDataLoss=false."""
+        """Return the same, but raise DataLoss when one does not exist, or with failOnDataLoss=false only log it."""
         found, missing = self._seen()
         if missing and self._options["failOnDataLoss"]:
             raise DataLoss(f"{named(missing)} is gone, with what was not read of it")
@@ -75,7 +75,10 @@ class Planner:
         return found
 
     def _seen(self) -> tuple[list[TopicPartition], set[str]]:
-        """And what is not there, though it was looked for again: it may be so new that not every broker knows it."""
+        """Return the wanted partitions that exist, sorted, and the names of topics or partitions that do not.
+
+        Missing ones are looked for again: they may be so new that not every broker knows them yet.
+        """
         for left in reversed(range(self._attempts)):
             found, missing = self._looked_for()
             if not missing - self._missing:
@@ -91,20 +94,20 @@ class Planner:
             wanted = set(assigned)
             return there & wanted, {str(each) for each in wanted - there}
         if (pattern := options["subscribePattern"]) is not None:
-            # One that has gone since it was listed is not what anybody has asked for.
+            # A topic that was deleted since it was listed is not missing: nobody has asked for it by name.
             there, _ = self._described({name for name in self._admin.list_topics() if pattern.search(name)})
             return there, set()
         return self._described(set(options["subscribe"]))
 
     def _described(self, topics: set[str]) -> tuple[set[TopicPartition], set[str]]:
-        """Their partitions, and which topics are not there."""
+        """Return the partitions of the topics that exist, and the names of those that do not."""
         found, missing = described(self._admin, topics)
         return {TopicPartition(name, each.partition) for name in found for each in found[name].partitions}, missing
 
     # --- which offsets --------------------------------------------------------------------------------------
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where these begin, as far as they are still there."""
+        """Return the first offset of each of `partitions` that still exists. Raises DataLoss as `latest` does."""
 
         def ask() -> Offsets:
             return self._listed([each for each in self._left() if each in partitions], EARLIEST)
@@ -112,10 +115,10 @@ class Planner:
         return self._again(ask) if partitions else {}
 
     def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
-        """Where all end that are subscribed to, with read_committed what is decided of them.
+        """Return the end offset of each partition that is read; with read_committed the last stable offset.
 
-        Asked again when one ends before an offset that is `known`: a broker may lag behind. DataLoss when one is gone,
-        unless failOnDataLoss=false.
+        Asks again when a partition ends before its offset in `known`: a broker may lag behind. Raises DataLoss when a
+        topic or an assigned partition is gone, unless failOnDataLoss=false.
         """
 
         def ask() -> Offsets:
@@ -131,15 +134,15 @@ class Planner:
         return found
 
     def start(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where each partition begins."""
+        """Return the offset at which to begin in each partition. Raises WrongOption when `place` does not fit them."""
         return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST, LATEST))
 
     def initial(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
-        """The same, but LATEST where a stream is to begin there."""
+        """Return the same for a new stream: where it is to begin at the end, the offset is LATEST."""
         return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST))
 
     def end(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
-        """Behind the last offset of each."""
+        """Return the offset before which each partition ends. Raises WrongOption when `place` does not fit them."""
         return self._again(lambda: self._resolved(self._offsets(place, partitions, "ending"), EARLIEST, LATEST))
 
     def _offsets(self, place: Place, partitions: Collection[TopicPartition], which: str) -> Offsets:
@@ -182,7 +185,7 @@ class Planner:
     # --- what a group has done ------------------------------------------------------------------------------
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """For a group that nobody is a member of."""
+        """Commit offsets for a group, which must not have members."""
         self._admin.alter_offsets(group_id, offsets)
 
     # --- once more ------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ class Planner:
         time.sleep(self._options["fetchOffset.retryIntervalMs"] / 1000)
 
     def _again(self, ask: Callable[[], T]) -> T:
-        """A partition may go while it is asked for. The client itself has tried everything else again."""
+        """Call `ask`, and again if a partition is unknown: it may be deleted meanwhile. The client retries all else."""
         for _ in range(self._attempts - 1):
             try:
                 return ask()

@@ -1,4 +1,4 @@
-"""In a task: the records of one range of offsets."""
+"""Reads, in a task, the records of one range of offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WAITED = "kafkaConsumer.pollTimeoutMs says how long a task waits"
 
 
 def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -> Iterator[pyarrow.RecordBatch]:
-    """As batches of about 1 MiB. What is gone of it is a DataLoss; failOnDataLoss=false: it goes on behind that."""
+    """Yield the records of a range in batches of about 1 MiB.
+
+    Raises DataLoss when some of them are gone; with failOnDataLoss=false it goes on behind those.
+    """
     batches = RecordBatches(schema, wanted.topic, wanted.partition, options)
     timeout_s = options["kafkaConsumer.pollTimeoutMs"] / 1000
     left, failed = wanted, None
@@ -42,7 +45,11 @@ def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -
 
 
 def _what_is_there(options: SparkOptions, left: OffsetRange, why: ClientError) -> OffsetRange:
-    """After an error that may mean that some of it is gone; raises `why` if it is all there."""
+    """Return what can still be read of `left`, after the error `why`, which may mean that some of it is gone.
+
+    Raises TimedOut if `why` is a timeout and nothing is known to be gone; DataLoss if some of it is gone, unless
+    failOnDataLoss=false.
+    """
     first, end = _ends(options, left, why)
     if isinstance(why, TimedOut) and first <= left.start < end:
         raise TimedOut(why.message, hint=WAITED) from why
@@ -55,13 +62,16 @@ def _what_is_there(options: SparkOptions, left: OffsetRange, why: ClientError) -
 
 
 def _ends(options: SparkOptions, left: OffsetRange, why: ClientError) -> tuple[int, int]:
-    """Of the partition, as its leader has it; none of a partition that is not there."""
+    """Return the partition's first and end offset, as its leader has them; (0, 0) if the partition does not exist.
+
+    Raises TimedOut when they cannot be had.
+    """
     place = left.place
     try:
         with task_consumer(options.client) as consumer:
             return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
     except ClientError as error:
-        # Time may run out while the last of many equal answers is on its way.
+        # Time may run out while the client asks again; the last error that a broker gave is then the cause.
         said = error.__cause__ if isinstance(error, TimedOut) else error
         if isinstance(said, ClientError) and said.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return 0, 0

@@ -1,4 +1,4 @@
-"""Options of reading that do not fit together; what Spark's own Kafka connector refuses is refused here, by name."""
+"""Checks that options of reading fit together. What Spark's own Kafka connector refuses is refused here too."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 
 def read_options(given: Mapping[str, str], use: Use, schema: StructType | None = None) -> SparkOptions:
-    """Checked. `Use.READ`, when it is not known yet whether it is a batch, leaves to later what depends on that.
+    """Return the options of a read. Raises WrongOption, whose message names the options that do not fit.
 
-    `schema`: what Spark believes that it is; it does not ask when the user gives one.
+    `use`: `Use.READ` if it is not known yet whether this is a batch or a stream. What depends on that is not checked.
+    `schema`: the schema that Spark uses. Spark does not ask the source for it when the user gives one.
     """
     options = SparkOptions(given, use)
     _check_subscription(options)
@@ -75,7 +76,7 @@ def _check_places(options: SparkOptions) -> None:
 
 
 def _check_schema(options: SparkOptions, given: StructType) -> None:
-    """That it is the one that Spark was told; what it has read as DDL is believed."""
+    """Raise WrongOption unless `given` is the schema of the source. If that is DDL, only its types are checked."""
     wanted = None if settled(options) else decoded_schema(options, schema_of(options.columns))
     if not isinstance(wanted, str) and given != wanted:
         raise WrongOption("a schema cannot be given: the format has its own; option columns chooses among them")

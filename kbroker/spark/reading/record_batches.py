@@ -1,4 +1,4 @@
-"""Records as the Arrow batches that Spark takes. No Python object per record."""
+"""Makes Arrow batches for Spark of a partition's records, without a Python object for each record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kbroker.spark.options import SparkOptions
 
 BATCH_BYTES = 1 << 20
-"""About the size of a batch: Spark holds several, and larger ones leave the CPU's caches."""
+"""The approximate size of a batch. Spark holds several, and larger ones do not fit into the CPU's caches."""
 
 FIRST_ROWS, MOST_ROWS = 1_000, 50_000
 
@@ -24,7 +24,7 @@ OURS = {"timestampType": "timestamp_type"}
 
 
 class RecordBatches:
-    """Makes them of the records of one partition."""
+    """Makes batches with the columns of `schema` of one partition's records."""
 
     def __init__(self, schema: StructType, topic: str, partition: int, options: SparkOptions):
         import pyarrow
@@ -34,7 +34,7 @@ class RecordBatches:
         self._arrow = pyarrow
         self._schema = arrow_schema_of(schema)
         self._names = [OURS.get(name, name) for name in schema.names]
-        # What is the same in every record is not copied out of them, but kept here as long as the longest batch.
+        # Columns that are the same in every record are made once (`_constants`), as long as the longest batch.
         self._decoding = Decoding(options, self._schema)
         of_records = [name for name in self._names if name not in ("topic", "partition", *self._decoding.made)]
         self._wanted = [*of_records, *(self._decoding.needed - {*of_records} if self._decoding else ())] or ["offset"]
@@ -44,7 +44,7 @@ class RecordBatches:
         self._constants: dict[str, pyarrow.Array] = {}
 
     def of(self, records: Records) -> Iterator[pyarrow.RecordBatch]:
-        """Of about BATCH_BYTES each, as far as the rows before tell."""
+        """Yield batches of about BATCH_BYTES each, estimated from the size of the rows before."""
         start = 0
         while start < len(records):
             taken = records[start : start + self._rows]
@@ -80,7 +80,7 @@ class RecordBatches:
         return kept.slice(0, count)
 
     def _headers(self, found: pyarrow.ListArray, of: pyarrow.ListType) -> pyarrow.Array:
-        """None, not an empty list, for a record without any: as Spark's own connector has it."""
+        """Return the column headers: null, not an empty list, for a record without any, as in Spark's own connector."""
         pairs = found.values
         values = self._arrow.StructArray.from_arrays(
             [pairs.field("key"), pairs.field("value")], fields=list(of.value_type)

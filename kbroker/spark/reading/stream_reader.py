@@ -1,11 +1,11 @@
-"""Reading topics as a stream.
+"""Reads topics as a stream.
 
-The driver keeps one reader for a query, from its start to its end, and asks it where each micro-batch ends; Spark keeps
+The driver keeps one reader for a query, from its start to its end, and asks it where each micro-batch ends. Spark keeps
 the answers in its checkpoint, in the JSON of its own Kafka connector. Tasks have readers of their own, for `read` only.
 
-A new query that begins at `latest` begins with an empty batch. Its start is the word, not an offset (LATEST in the
-JSON), and its end the offsets of that moment: so it is Spark's log that keeps where the query began, and a batch that
-runs again after a crash finds it there. Spark asks anew for `initialOffset` then, which has moved on.
+A new query that begins at `latest` begins with an empty batch. That batch's start is LATEST (-1 in the JSON) instead of
+an offset, and its end is the offsets of that moment. So Spark's log says where the query began, and a batch that runs
+again after a crash finds it there. `initialOffset`, for which Spark then asks again, would have moved on.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ Json = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Of one query on its driver, or of one task."""
+    """The reader of one query on its driver, or of one task."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType):
         self._given = given
         self._schema = schema
         self._planner: Planner | None = None
         self._initial: Offsets | None = None
-        self._latest: Offsets | None = None  # as of the last look
-        self._told: Offsets | None = None  # that a batch has ended there
+        self._latest: Offsets | None = None  # end offsets at the last look
+        self._told: Offsets | None = None  # offsets that were last committed for the group
         self._is_available_now = False
         self._target: Offsets | None = None  # where AvailableNow stops
 
     @cached_property
     def _options(self) -> SparkOptions:
-        """Checked when they are first needed: what an `__init__` raises, Spark hides behind an error of its own."""
+        """The options, checked when first needed: Spark hides what `__init__` raises behind an error of its own."""
         return read_options(self._given, Use.STREAM_READ, self._schema)
 
     @cached_property
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Where the next batch ends; `start` itself while it waits for more records."""
+        """Return where the next batch ends; `start` itself while the batch waits for more records."""
         begin = offsets_of(start)
         self._tell(begin)  # `commit` comes with the next batch, which may be long after
         latest = self._latest = self._look(begin)
@@ -123,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return checkpointed(latest)
 
     def _look(self, begin: Offsets) -> Offsets:
-        """Where the log ends, or ended when a query with AvailableNow began."""
+        """Return where the partitions end; with AvailableNow, where they ended when the query began."""
         if self._target is not None:
             return self._target
         latest = self._plan.latest(begin)
@@ -143,7 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             self._check_target(until)
         begins = begin | self._earliest(until.keys() - begin.keys())
-        # One that runs again begins where partitions begin now; those that have come meanwhile are the next batch's.
+        # A first batch that runs again begins where Spark now finds the beginning. Partitions that were created
+        # meanwhile are not in `until`: they belong to the next batch.
         is_first = begin == self._initial
         if (gone := begin.keys() - until.keys()) and not is_first:
             self._lose(f"{named(gone)} is gone, with what was not read of it")
@@ -164,7 +165,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _earliest(self, new: set[TopicPartition]) -> Offsets:
-        """Where partitions begin that have come since the last batch."""
+        """Return the first offsets of partitions that are new since the last batch.
+
+        Raises DataLoss when one is gone, or has lost records already, unless failOnDataLoss=false.
+        """
         if not new:
             return {}
         found = self._plan.earliest(new)
@@ -177,7 +181,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _check_target(self, until: Offsets) -> None:
-        """AvailableNow has promised to read all up to its target: what is lost meanwhile is an error in any case."""
+        """Raise DataLoss when a partition now ends before `until`, or is gone, whatever failOnDataLoss says.
+
+        AvailableNow has promised to read all records up to its target.
+        """
         there = self._plan.latest(until)
         if gone := until.keys() - there.keys():
             raise DataLoss(f"{named(gone)} is gone while AvailableNow reads it", "start the query again")
@@ -199,7 +206,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell(offsets_of(end))
 
     def _tell(self, done: Offsets) -> None:
-        """For those who watch the group's lag; the query itself goes by its checkpoint, so a failure is only told."""
+        """Commit offsets for tools that watch the group's lag.
+
+        The query itself goes by its checkpoint, so a failure is only logged.
+        """
         if not self._options["commitOffsets"] or done in (self._initial, self._told):
             return
         try:

@@ -1,4 +1,4 @@
-"""Consumers for tasks."""
+"""Consumers for tasks, which a Python worker keeps from task to task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kbroker.spark.workers import KeptClients
 
 
 def new_consumer(given: Mapping[str, str]) -> Consumer:
-    """One with these `kafka.*` options that reads what it is told to, and nothing else."""
+    """Return a consumer with the `kafka.*` options `given`, which reads only what it is told to."""
     return Consumer(
         {
             "client.id": "kbroker-spark",
-            # Never more than a task may have. Answers of 1 MiB, the default, come into memory that is used again.
+            # The most memory that a task may have. Answers of 1 MiB, the default, come into memory that is used again.
             "queued.max.bytes": 8 << 20,
             **client_options(given, CONSUMER),
             "auto.offset.reset": "none",
@@ -31,7 +31,7 @@ _kept = KeptClients(new_consumer, Consumer.close, Consumer.close)
 
 @contextmanager
 def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
-    """One with these `kafka.*` options, for this task alone."""
+    """Yield a consumer with the `kafka.*` options `given`, for this task alone."""
     with _kept.one(given) as consumer:
         yield consumer
         consumer.assign({})

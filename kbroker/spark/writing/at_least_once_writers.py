@@ -1,4 +1,4 @@
-"""Writing rows to topics, of a DataFrame or of a stream, at least once each, as Spark's own connector does.
+"""Writes the rows of a DataFrame or a stream to topics, each at least once, as Spark's own connector does.
 
 A task, or a stream's batch, that is tried again writes its rows again.
 """
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task did."""
+    """What a task reports to the driver: how many rows it has written."""
 
     rows: int
 
 
 class TopicWriter:
-    """What can be known before the first row is checked when it is made: WrongOption, CannotWrite."""
+    """Writes rows to topics.
+
+    Making one checks what can be known before the first row: it raises WrongOption or CannotWrite.
+    """
 
     def __init__(self, options: SparkOptions, schema: StructType):
         self._rows = RowColumns(schema, topic_of(options))
@@ -55,7 +58,7 @@ class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
 
 
 def topic_of(options: SparkOptions) -> str | None:
-    """Of all rows, if it is said."""
+    """Return the topic of all rows, or None if option topic is not given. Raises WrongOption when it is empty."""
     given: str | None = options["topic"]
     if given is not None and not given.strip():
         raise WrongOption("option topic is empty")

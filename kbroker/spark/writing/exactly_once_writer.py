@@ -1,5 +1,6 @@
-"""Writing a stream's rows to a topic exactly once, for readers of committed records (read_committed); others see rows
-of attempts that have failed too.
+"""Writes a stream's rows to a topic exactly once, for readers of committed records (read_committed).
+
+Other readers see the rows of failed attempts too.
 
 An attempt of a task writes in a transaction of its own and leaves it prepared. The driver decides, durably, which
 transactions are the batch, and then commits them. A batch that runs again finds what was decided: it commits that, and
@@ -38,14 +39,14 @@ log = logging.getLogger("kbroker.spark")
 TIMEOUT_MS = 900_000
 """How long a batch may take, from its first row to the driver's commit: the longest that brokers allow by default."""
 DRIVER_TIMEOUT_MS = 10_000
-"""How long a decision may take. Nobody reads decisions while one is being written, by a driver that may be gone."""
+"""How long writing a decision may take. Nobody reads decisions meanwhile, even if the driver that writes is gone."""
 CLOSE_S = 5.0
-"""How long an attempt that has failed tries to abort what it has open; brokers do it when its time is over."""
+"""How long a failed attempt tries to abort its transaction. If it cannot, brokers do when the transaction times out."""
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  #: properties that Spark gives its tasks
 
 
 class Attempt(NamedTuple):
-    """Who we are, in a task."""
+    """The attempt of a task that runs in this process."""
 
     query_id: str
     batch_id: int
@@ -63,7 +64,7 @@ class Attempt(NamedTuple):
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """From an attempt to the driver."""
+    """What an attempt of a task tells the driver."""
 
     query_id: str
     task: int
@@ -71,7 +72,7 @@ class SinkMessage(WriterCommitMessage):
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
-    """Of one query and one topic."""
+    """The writer of one query to one topic."""
 
     def __init__(self, options: SparkOptions, schema: StructType):
         topic = topic_of(options)
@@ -112,7 +113,10 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         return Brought(Winner(here.attempt, found.producer_id, found.epoch, found.version), instead_of=instead_of)
 
     def _is_lost(self, ledger: SinkLedger, batch_id: int, decided: Winners) -> bool:
-        """Whether all of it has to be written anew; if not, it is committed. SinkFailed: neither."""
+        """Commit what was decided. Return False if all is committed, True if all is lost and has to be written anew.
+
+        Raises SinkFailed when only some of it is lost.
+        """
         lost = ledger.finish(batch_id, decided)
         if lost and lost != _tasks(decided):
             raise _by_halves(batch_id, lost, decided)
@@ -165,7 +169,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             try:
                 decided = set(ledger.decision(batchId) or ())
             except SinkFailed:
-                decided = set()  # a later batch: nobody needs these
+                decided = set()  # a later batch has been decided: nobody needs these transactions
             except ClientError as error:
                 log.warning(
                     "batch %d: nobody knows whether it was decided; it is seen when it runs again: %s", batchId, error
@@ -178,7 +182,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     @property
     def _timeout_ms(self) -> int:
-        """Of what an attempt writes."""
+        """The timeout of an attempt's transaction."""
         return int(self._client.get("transaction.timeout.ms", TIMEOUT_MS))
 
     def _admin(self) -> AdminClient:
@@ -186,7 +190,10 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     @contextmanager
     def _transactional(self, admin: AdminClient, transactional_id: str, timeout_ms: int) -> Iterator[Producer]:
-        """One that has fenced whoever had the id before. What it has open when it is closed is aborted, or prepared."""
+        """Yield a producer that has fenced whoever had the id before, and close it.
+
+        A transaction that is open then is aborted; one that is prepared stays prepared.
+        """
         options: dict[str, Any] = {
             **producer_options(self._client),
             "transactional.id": transactional_id,
@@ -214,7 +221,7 @@ def _tasks(winners: Winners) -> set[int]:
 
 
 def _longest_transaction_ms(admin: AdminClient) -> int:
-    """That the brokers allow."""
+    """Return the longest transaction timeout that the brokers allow."""
     found = admin.describe_broker_config(admin.describe_cluster().brokers[0].node_id)["transaction.max.timeout.ms"]
     return int(found.value or TIMEOUT_MS)
 

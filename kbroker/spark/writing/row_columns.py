@@ -1,4 +1,4 @@
-"""What becomes of a DataFrame's columns when its rows are written: checked as Spark's own connector does, and sent."""
+"""Checks a DataFrame's columns as Spark's own connector does, and sends its rows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 
 class RowColumns:
-    """Of one DataFrame: value, key, headers, topic and partition; others are left out."""
+    """The columns of a DataFrame that are written: value, key, headers, topic and partition. Others are left out."""
 
     def __init__(self, schema: StructType, topic: str | None):
-        """`topic`: of all rows, whatever their column says. CannotWrite: a column is missing, or of another type."""
+        """`topic`: the topic of all rows, whatever their column topic says; None if that column decides.
+
+        Raises CannotWrite when a column is missing, or of another type.
+        """
         self.topic = topic
         if topic is None and "topic" not in schema.names:
             raise CannotWrite("there is no column topic, and option topic is not set: nobody knows where rows go")
@@ -39,7 +42,10 @@ class RowColumns:
                 raise CannotWrite(f"column {name} is {found.simpleString()}: it must be {wanted}")
 
     def send(self, producer: Producer, batches: Iterable[pyarrow.RecordBatch]) -> int:
-        """All of them, in their order in each partition; how many rows, once all are delivered. NotDelivered."""
+        """Send all rows, and return how many there were once all are delivered. Partitions keep the order of rows.
+
+        Raises NotDelivered when one was not, and CannotWrite when its topic is null.
+        """
         count = 0
         waiting: deque[tuple[str, Deliveries]] = deque()
         for batch in batches:
@@ -60,7 +66,7 @@ class RowColumns:
         return batch.column(self._places[name]) if name in self._places else None
 
     def _by_topic(self, batch: pyarrow.RecordBatch) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
-        """Rows of a topic stay in their order; those of different topics have none."""
+        """Yield each topic with its rows, in their order. Raises CannotWrite when the topic of a row is null."""
         if len(batch) == 0:
             return
         if self.topic is not None:
@@ -77,7 +83,7 @@ class RowColumns:
         if len(names) == 1:
             yield names[0], batch
             return
-        order = pyarrow.compute.array_sort_indices(encoded.indices)  # keeps the order of equal ones
+        order = pyarrow.compute.array_sort_indices(encoded.indices)  # stable: rows of a topic stay in order
         batch = batch.take(order)
         runs = pyarrow.compute.run_end_encode(encoded.indices.take(order))
         start = 0
@@ -96,7 +102,7 @@ ALLOWED: dict[str, tuple[DataType, ...]] = {
 
 
 def _is_like(found: DataType, wanted: DataType) -> bool:
-    """Whatever may be null in it, and however its fields' names are written."""
+    """Return whether the types are equal, but for what may be null and for the case of fields' names."""
     if isinstance(wanted, ArrayType):
         return isinstance(found, ArrayType) and _is_like(found.elementType, wanted.elementType)
     if isinstance(wanted, StructType):

@@ -1,4 +1,4 @@
-"""What an exactly-once stream asks of the brokers; what it keeps there is in sink_state.py."""
+"""The requests of an exactly-once stream to the brokers. What it keeps there is described in sink_state.py."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ GONE = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""The transaction is not open: it was aborted; or committed, and its transactional id was used again since."""
+"""Errors of a transaction that is not open: it was aborted, or committed and its transactional id used again since."""
 
 
 class SinkLedger:
-    """Of one query and topic."""
+    """The decisions and transactions of one query that writes to one topic."""
 
     def __init__(self, admin: AdminClient, query_id: str, topic: str):
         self._admin = admin
@@ -54,7 +54,10 @@ class SinkLedger:
     # --- decisions ------------------------------------------------------------------------------------------
 
     def decision(self, batch_id: int) -> tuple[Winner | None, ...] | None:
-        """By task; None: there is none yet. SinkFailed: a later batch has been decided."""
+        """Return what was decided for a batch, by task; None if nothing is decided yet.
+
+        Raises SinkFailed when a later batch has been decided, or the decision cannot be read in full.
+        """
         found = self._block(batch_id, 0)
         if found is None:
             return None
@@ -67,11 +70,11 @@ class SinkLedger:
         return tuple(winners)
 
     def knows_any(self) -> bool:
-        """Whether any batch of the query has been decided, and that is still kept."""
+        """Return whether a decision on any batch of the query is still kept."""
         return self._committed(decision_group(self._query_id, 0)) is not None
 
     def decide(self, producer: Producer, batch_id: int, winners: Winners) -> None:
-        """In one transaction of the driver's `producer`, which a newer driver fences."""
+        """Write the decision in one transaction of the driver's `producer`, which a newer driver fences."""
         with producer.transaction():
             for block, text in enumerate(block_texts(winners)):
                 group = ConsumerGroupMetadata(decision_group(self._query_id, block))
@@ -94,13 +97,16 @@ class SinkLedger:
     # --- transactions of attempts ---------------------------------------------------------------------------
 
     def add_batch(self, producer: Producer, batch_id: int, task: int) -> None:
-        """To the transaction that is open: once it is committed, `finish` knows that the task's rows are there."""
+        """Add the batch to the open transaction. `finish` sees by it whether the task's rows were committed."""
         producer.send_offsets_to_transaction(
             {self._place: batch_id + 1}, ConsumerGroupMetadata(task_group(self._query_id, task))
         )
 
     def finish(self, batch_id: int, winners: Winners) -> set[int]:
-        """Commits these transactions until each has an answer; of which tasks they are lost for good."""
+        """Commit the winners' transactions, and return the tasks whose rows are lost for good.
+
+        Raises ClientError when it is not known of a transaction whether it was committed.
+        """
         wanted = {
             attempt_id(self._query_id, task, each.attempt): (task, prepared(self._query_id, task, each))
             for task, each in enumerate(winners)
@@ -120,13 +126,13 @@ class SinkLedger:
         return {task for task in tasks if not self._is_there(batch_id, task)}
 
     def _is_there(self, batch_id: int, task: int) -> bool:
-        """Of a task whose transaction is not open: whether its rows of the batch are committed."""
-        # Not the stable offset: others may be writing the task's rows anew, and wait for us.
+        """Return whether the rows of a task, whose transaction is not open, are committed."""
+        # This does not wait for a stable offset: others may be writing the task's rows anew, and wait for us.
         found = self._admin.committed(task_group(self._query_id, task), [self._place]).get(self._place)
         return found is not None and found.offset > batch_id
 
     def check_open(self, batch_id: int, winners: Winners) -> None:
-        """SinkFailed: one of them cannot be committed any more. Brokers before Kafka 3.0 do not tell."""
+        """Raise SinkFailed when a winner's transaction is not open any more. Brokers before Kafka 3.0 do not tell."""
         wanted = {
             attempt_id(self._query_id, task, each.attempt): each
             for task, each in enumerate(winners)
@@ -153,7 +159,7 @@ class SinkLedger:
             )
 
     def abort(self, losers: Mapping[int, Winner]) -> None:
-        """Those that are open; as far as brokers are reached, who abort what is left when its time is over."""
+        """Abort the open transactions of `losers`. An error is only logged: brokers abort the rest at their timeout."""
         try:
             self._admin.end_transactions(
                 [prepared(self._query_id, task, each) for task, each in losers.items()], commit=False
@@ -162,7 +168,7 @@ class SinkLedger:
             log.info("attempts of query %s were not all aborted: %s", self._query_id, error)
 
     def abort_attempts(self) -> None:
-        """What attempts have left open: readers of committed records wait behind it."""
+        """Abort transactions that the query's attempts have left open: readers of committed records wait for them."""
         try:
             found = [
                 each.transactional_id
@@ -172,5 +178,5 @@ class SinkLedger:
             if found:
                 log.info("query %s: %s are aborted, which nobody will commit", self._query_id, ", ".join(found))
                 self._admin.fence_producers(found)
-        except ClientError as error:  # Kafka before 3.0, or it is not allowed: they time out
+        except ClientError as error:  # Kafka before 3.0, or not allowed: the transactions time out
             log.info("what attempts of query %s have left open is not known: %s", self._query_id, error)

@@ -1,11 +1,12 @@
-"""What an exactly-once stream keeps with the brokers, in offsets that groups have committed for its topic.
+"""What an exactly-once stream keeps on the brokers: transactional ids, and offsets that groups commit for its topic.
 
     kbroker-sink-QUERY                  transactional id of the driver: a newer driver of the query fences an older one
-    kbroker-sink-QUERY-TASK-ATTEMPT     of what an attempt writes
+    kbroker-sink-QUERY-TASK-ATTEMPT     transactional id of an attempt of a task
     kbroker-sink-QUERY-task-TASK        group: batch id + 1, committed in the same transaction as the rows
     kbroker-sink-QUERY-decisions-BLOCK  group: batch id + 1, and which attempts' transactions are the batch
 
-All for partition 0: brokers take offsets only of partitions that are there, and there may be fewer than tasks.
+All groups commit for partition 0: brokers take offsets only of partitions that exist, and there may be fewer of these
+than tasks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from kbroker.client.prepared_transaction import PreparedTransaction
 from kbroker.spark.errors import SinkFailed
 
 BLOCK = 128
-"""Tasks of one group: what is kept of them fits into `offset.metadata.max.bytes`, 4096 where nobody has set it."""
+"""Tasks of one decisions group. What is kept of so many fits into `offset.metadata.max.bytes`, by default 4096."""
 FORM = 1
 
 
 class Winner(NamedTuple):
-    """A transaction that is prepared, of an attempt whose rows count."""
+    """The prepared transaction of an attempt whose rows count."""
 
     attempt: int
     producer_id: int
@@ -65,7 +66,7 @@ def prepared(query_id: str, task: int, winner: Winner) -> PreparedTransaction:
 
 
 def block_texts(winners: Winners) -> list[str]:
-    """One for each group: FORM, how many tasks the batch has, and each winner of the block."""
+    """Return the metadata for each decisions group: FORM, how many tasks the batch has, and the block's winners."""
     return [
         " ".join([str(FORM), str(len(winners)), *map(_text, winners[first : first + BLOCK])])
         for first in range(0, max(len(winners), 1), BLOCK)
@@ -73,7 +74,10 @@ def block_texts(winners: Winners) -> list[str]:
 
 
 def read_block(text: str) -> tuple[int, list[Winner | None]]:
-    """How many tasks the batch has, and the block's winners. SinkFailed: it is not of this version."""
+    """Return how many tasks the batch has, and the block's winners.
+
+    Raises SinkFailed when the text is not of this version.
+    """
     try:
         form, count, *entries = text.split()
         if int(form) != FORM:
@@ -84,7 +88,7 @@ def read_block(text: str) -> tuple[int, list[Winner | None]]:
 
 
 def digest(winners: Winners) -> str:
-    """What tells one decision from another."""
+    """Return a digest by which a decision is told from another one."""
     return hashlib.sha256("\n".join(block_texts(winners)).encode()).hexdigest()
 
 
@@ -96,7 +100,12 @@ def _text(winner: Winner | None) -> str:
 
 
 class Brought(NamedTuple):
-    """Of one task. `skipped`: what was decided is committed. `instead_of`: digest of a decision that is lost."""
+    """What one task brings to the driver.
+
+    `winner`: the transaction with its rows; None if it has written none.
+    `skipped`: it wrote nothing because what was decided before is committed.
+    `instead_of`: the digest of a decision that is lost, which these rows replace.
+    """
 
     winner: Winner | None
     skipped: bool = False
@@ -105,7 +114,7 @@ class Brought(NamedTuple):
 
 @dataclass(frozen=True)
 class Settled:
-    """`winners`: the decision; `is_news`: to be written. `losers`: transactions to be aborted, by task."""
+    """The decision on a batch (`winners`), whether it has yet to be written, and transactions to abort, by task."""
 
     winners: tuple[Winner | None, ...]
     is_news: bool
@@ -113,9 +122,11 @@ class Settled:
 
 
 def settle(decided: Winners | None, brought: Iterable[Brought]) -> Settled:
-    """What is decided stays so, unless tasks have found that all of it is lost, and nobody has replaced it yet.
+    """Decide which transactions are the batch, from an earlier decision, if any, and what the tasks brought.
 
-    Nothing is replaced by halves: rows may be in other tasks when a batch runs again.
+    An earlier decision stays, unless tasks have found that all of it is lost and nobody has replaced it yet. It is
+    never replaced in part: rows may be in other tasks when a batch runs again. Raises SinkFailed when tasks have seen
+    a decision and the driver sees none.
     """
     found = list(brought)
     winners = tuple(each.winner for each in found)

@@ -1,4 +1,4 @@
-"""Producers for tasks."""
+"""Producers for tasks, which a Python worker keeps from task to task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from kbroker.spark.workers import KeptClients
 
 
 def check_producer_options(given: Mapping[str, str]) -> None:
-    """WrongOption: one of `kafka.*` is refused or wrong. Reads no files: they may be where tasks run only."""
+    """Raise WrongOption when a `kafka.*` option is refused or wrong.
+
+    Reads no files: they may exist only where tasks run.
+    """
     check_allowed(given, writing=True)
     if "transactional.id" in given:
         raise WrongOption("option kafka.transactional.id cannot be set: exactlyOnce=true has ids of its own")
@@ -22,8 +25,8 @@ def check_producer_options(given: Mapping[str, str]) -> None:
 
 
 def producer_options(given: Mapping[str, str]) -> dict[str, Any]:
-    """`kafka.*` options for a Producer."""
-    # Rows come in batches of thousands: what waits a little goes out in fewer and larger requests.
+    """Return the options of a Producer for the `kafka.*` options `given`."""
+    # Rows come in batches of thousands: if they wait a little, they go out in fewer and larger requests.
     return {"client.id": "kbroker-spark", "linger.ms": 5, **client_options(given, PRODUCER)}
 
 
@@ -32,11 +35,11 @@ def new_producer(given: Mapping[str, str]) -> Producer:
 
 
 def drop(producer: Producer) -> None:
-    """What it still has to send belongs to a task that has failed."""
+    """Close a producer without sending what it still has: that belongs to a task that has failed."""
     producer.close(timeout=0)
 
 
 _kept = KeptClients(new_producer, Producer.close, drop)
 
 task_producer = _kept.one
-"""One with these `kafka.*` options, for this task alone: a context manager."""
+"""A context manager that yields a producer with these `kafka.*` options, for this task alone."""
