@@ -1,4 +1,4 @@
-"""Makes `format("kbroker")` known: Spark looks for modules named pyspark_* and takes their DefaultSource."""
+"""Registers `format("kbroker")`: Spark imports modules named pyspark_* and uses their DefaultSource."""
 
 from kbroker.spark.source import KbrokerSource as DefaultSource
 

@@ -1,9 +1,9 @@
 """The injected clock (DESIGN D7).
 
-Ages, intervals and deadlines come from `monotonic`: it does not notice that somebody sets the clock. `wall_ms` is for
-what the log or the protocol tells in wall time: timestamps of records, and what is held against them (retention,
-compaction lags, expiry of offsets, producers and transactional ids). What is loaded from a log has its age by the wall
-clock once, at the load, and goes on by the monotonic one.
+`monotonic` gives ages, intervals and deadlines, because it does not change when somebody sets the machine's clock.
+`wall_ms` is for what the log or the protocol expresses in wall time: timestamps of records, and what is compared with
+them (retention, compaction lags, expiry of offsets, of producers and of transactional ids). The age of something that
+is loaded from a log is taken from the wall clock once, at the load; from then on it is measured by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the broker asks of time."""
+    """The interface of a clock: what the broker needs of time."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since 1970, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start. They never go back."""
         ...
 
 

@@ -1,12 +1,12 @@
-"""Errors by whose fault they are, and the Kafka protocol's error codes.
+"""Exceptions, grouped by whose fault they are, and the Kafka protocol's error codes.
 
-Families, so that a handler can tell what to do from the type alone:
+The type alone tells a handler what to do:
 
-* `BadInput`   the peer sent something that is not allowed or cannot be read;
-* `NotNow`     the request is right, this server cannot serve it at the moment (often retriable);
-* `DiskDamaged` bytes on disk are not what they should be;
-* `ClientError` what a client tells its user (`client/errors.py` has its kin);
-* anything else (`AssertionError`, `RuntimeError`): a bug of ours.
+* `BadInput`: the peer sent something that is not allowed or cannot be read;
+* `NotNow`: the request is right, but this server cannot serve it at the moment (often retriable);
+* `DiskDamaged`: bytes on disk are not what they should be;
+* `ClientError`: what a client tells its user (its subclasses are in `client/errors.py`);
+* anything else (`AssertionError`, `RuntimeError`): a bug in kbroker.
 
 `ErrorCode` lists the codes of https://kafka.apache.org/protocol#protocol_error_codes.
 """
@@ -154,33 +154,36 @@ class ErrorCode(IntEnum):
 
 
 LONGEST_CLIENT_MESSAGE = 4096
-"""Characters, so that it fits into a string of the protocol however many bytes each takes."""
+"""In characters: the text fits into a string of the protocol however many bytes each character takes in UTF-8."""
 
 
 def client_text(text: str) -> str:
-    """`text`, cut where it quotes more of a request than there is room for in an answer."""
+    """Return `text`, cut to LONGEST_CLIENT_MESSAGE: a text may quote more of a request than an answer has room for."""
     return text if len(text) <= LONGEST_CLIENT_MESSAGE else text[: LONGEST_CLIENT_MESSAGE - 3] + "..."
 
 
 class KbrokerError(Exception):
-    """Base of all errors that kbroker raises on purpose."""
+    """Base of all exceptions that kbroker raises on purpose."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
     @property
     def client_message(self) -> str | None:
-        """What responses that have room for a text say beside the code."""
+        """The text that a response with a field for one carries beside the error code; None: no text."""
         return client_text(str(self))
 
 
 class BadInput(KbrokerError):
-    """What came from outside cannot be accepted; nothing was changed."""
+    """Raised when something from outside cannot be accepted. Nothing was changed."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class MalformedBytes(BadInput):
-    """Bytes from a peer do not parse: short, lying lengths, unknown tags. `position` is where, in bytes."""
+    """Raised when bytes from a peer do not parse: they are too short, or have wrong lengths or unknown tags.
+
+    `position` is the place in bytes; -1: not known.
+    """
 
     def __init__(self, message: str, position: int = -1):
         super().__init__(message if position < 0 else f"{message} at byte {position}")
@@ -188,7 +191,7 @@ class MalformedBytes(BadInput):
 
 
 class ProtocolError(BadInput):
-    """A request is refused with one of the protocol's codes; `str()` is the error message for the client."""
+    """Raised to refuse a request with one of the protocol's codes; `str()` is the error message for the client."""
 
     def __init__(self, code: ErrorCode, message: str | None = None):
         self.message = client_text(message) if message else message
@@ -201,23 +204,26 @@ class ProtocolError(BadInput):
 
 
 class AnswerTooLarge(ProtocolError):
-    """A request asks for more than an answer may hold."""
+    """Raised when a request asks for more than a response may hold."""
 
 
 class NotNow(KbrokerError):
-    """The request is right but cannot be served at the moment."""
+    """Raised when a request is right but cannot be served at the moment."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 class StorageFailed(NotNow):
-    """A log directory refused an operation (full, read-only, I/O error) or is offline."""
+    """Raised when a log directory refuses an operation (full, read-only, I/O error) or is offline."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class DiskDamaged(KbrokerError):
-    """Bytes on disk are not what they should be. Names the file, the position in bytes (-1: none), what can be done."""
+    """Raised when bytes on disk are not what they should be.
+
+    The message names the file `path`, the `position` in bytes (-1: none), `what` is wrong, and what can be done.
+    """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -230,7 +236,7 @@ class DiskDamaged(KbrokerError):
 
 
 class ConfigError(KbrokerError):
-    """A setting is malformed or contradicts another; the message names it and says what is allowed."""
+    """Raised when a setting is malformed or contradicts another. The message names it and says what is allowed."""
 
 
 RETRIABLE = frozenset(
@@ -265,7 +271,7 @@ RETRIABLE = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""Codes that may be gone when the same is tried again, with fresh metadata: those of Java's RetriableException."""
+"""Codes after which a retry, with fresh metadata, may succeed: those of Java's RetriableException."""
 
 HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or look for a slip in its name",
@@ -292,7 +298,10 @@ HINTS = {
 
 
 class ClientError(KbrokerError):
-    """Base of what a client raises. `code`: the protocol's; `retriable`: it may succeed later; `hint`: what to do."""
+    """Base of the exceptions of clients.
+
+    `code`: the protocol's error code. `retriable`: whether the same call may succeed later. `hint`: what to do, or "".
+    """
 
     retriable: bool = False
     hint: str = ""
@@ -309,31 +318,34 @@ class ClientError(KbrokerError):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle and copy, which would call `__init__` with the message alone."""
+        """Support pickle and copy, which would otherwise call `__init__` with the message alone."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
 def _restored(kind: type[ClientError], arguments: tuple[Any, ...], values: Mapping[str, Any]) -> ClientError:
-    """A ClientError of what its `__reduce__` gives."""
+    """Return the ClientError that its `__reduce__` has taken apart."""
     made = kind.__new__(kind, *arguments)
     made.__dict__.update(values)
     return made
 
 
 class UsageError(ClientError):
-    """The client cannot do this at all, or not now: it is closed, was forked, or is called on its own thread."""
+    """Raised when the caller asks for what a client cannot do at all, or not now.
+
+    For example when it is closed, when it was made before a fork, or when a blocking call is made on its own thread.
+    """
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class ForkedClient(UsageError):
-    """The client was made by another process, before a fork."""
+    """Raised when a client is used in a child process, after a fork."""
 
     hint = "make a client in each process, after the fork"
 
 
 class TimedOut(ClientError, TimeoutError):
-    """What was asked for was not there within its time. The message says what was waited for."""
+    """Raised when what was asked for is not done in time. The message says what was waited for."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True

@@ -1,7 +1,7 @@
-"""The file system calls of the log, injected so that tests can cut the power at every one of them (DESIGN D7).
+"""The file system calls of the log, injected so that tests can simulate a power cut at each of them (DESIGN D7).
 
-The compiled core writes, syncs and truncates through file descriptors itself when the file system is the real one
-(`passthrough` is true); otherwise it calls `pwrite`, `fdatasync` and `ftruncate` here.
+With the real file system (`passthrough` is true) the compiled core writes, syncs and truncates file descriptors itself.
+Otherwise it calls `pwrite`, `fdatasync` and `ftruncate` here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SYNC_FILE_RANGE_WRITE = 2  # <linux/fs.h>
 
 
 class FileSystem(Protocol):
-    """What the log asks of a file system. Errors are `OSError`, as from the `os` module.
+    """The interface of a file system: what the log needs. Its calls raise OSError, as those of the `os` module.
 
-    Descriptors are real ones: whatever only reads or maps may use them directly.
+    Descriptors are real ones: code that only reads or maps files may use them directly.
     """
 
     passthrough: bool
@@ -29,10 +29,16 @@ class FileSystem(Protocol):
     def fdatasync(self, fd: int) -> None: ...
     def ftruncate(self, fd: int, size: int) -> None: ...
     def allocate(self, fd: int, size: int) -> None:
-        """Reserve the file's first `size` bytes on disk; its size stays. Nothing where the file system cannot."""
+        """Reserve disk space for the file's first `size` bytes, without changing its size.
+
+        Does nothing where the file system cannot do that.
+        """
 
     def start_writeback(self, fd: int, size: int, position: int) -> None:
-        """Let the disk begin with what was written there, for a sync that comes later. A hint: it promises nothing."""
+        """Let the kernel begin to write that range to the disk, so that a later sync has less to do.
+
+        It is a hint, and promises nothing.
+        """
 
     def file_size(self, fd: int) -> int: ...
     def size_of(self, path: str) -> int: ...
@@ -45,7 +51,7 @@ class FileSystem(Protocol):
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes | memoryview, position: int = 0) -> None:
-    """Write the whole of `data`, short writes continued."""
+    """Write the whole of `data`, going on after short writes. Raises OSError when nothing more can be written."""
     while data:
         written = fs.pwrite(fd, data, position)
         if written <= 0:
@@ -55,7 +61,7 @@ def write_all(fs: FileSystem, fd: int, data: bytes | memoryview, position: int =
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:
-    """A whole (small) file."""
+    """Return the content of a (small) file."""
     fd = fs.open(path, os.O_RDONLY)
     try:
         data = b""
@@ -67,7 +73,7 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool = True) -> None:
-    """A file's whole content. `durable`: it is on the device; its name is not."""
+    """Write a file's whole content. `durable`: sync the content to the device; the file's name is not synced."""
     fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fs, fd, data)
@@ -78,9 +84,9 @@ def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool = True) 
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, durable: bool = True) -> None:
-    """Write `path` by way of `path`.tmp: nobody who opens it finds half of it.
+    """Write `path` by way of `path`.tmp, so that a reader finds the old or the new content, never a part.
 
-    `durable`: not after a power cut either; it has the old or the new content then.
+    `durable`: that holds after a power cut too.
     """
     temporary = path + ".tmp"
     write_file(fs, temporary, data, durable=durable)

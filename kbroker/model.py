@@ -1,4 +1,4 @@
-"""Plain values that every layer shares. Nothing here does I/O or knows a wire format."""
+"""Plain values that all layers share. Nothing here does I/O or knows a wire format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic, as people name it."""
+    """One partition, by its topic's name and its number. Its str() is "topic-number"."""
 
     topic: str
     partition_id: int
@@ -30,31 +30,31 @@ class TopicPartition(NamedTuple):
 
 
 def number_key(number: int) -> bytes:
-    """A number that others choose, as a key of a dict or a set.
+    """Return a key of dicts and sets for a number that a peer chooses.
 
-    An int is its own hash, and a tuple of ints is hashed without a secret: who chooses the numbers chooses where they
-    go in a table, and a table whose keys all meet takes a time that grows with the square of their number. The hash of
-    bytes is under a secret of the process.
+    Python hashes ints, and tuples of ints, without a secret. A peer that chooses the numbers could make all keys of a
+    table collide; filling it then takes time that grows with the square of their number. The hash of bytes depends on a
+    secret of the process.
     """
     return number.to_bytes(8, signed=True)
 
 
 def number_of(key: bytes) -> int:
-    """The number of a `number_key`."""
+    """Return the number that a `number_key` was made of."""
     return int.from_bytes(key, signed=True)
 
 
 def partition_key(topic: str, partition_id: int) -> tuple[str, bytes]:
-    """A partition that may not exist, as a key of a dict or a set.
+    """Return a key of dicts and sets for a partition that a peer names and that may not exist. See `number_key`.
 
-    A `TopicPartition` is as good where the topic exists: the hash of its name is under the secret. That of no name is
-    0, whatever the secret.
+    For a topic that exists a `TopicPartition` is as good, because the hash of its name depends on the secret. The hash
+    of an empty name is always 0.
     """
     return topic, number_key(partition_id)
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is reached. `host` is a name or address without brackets; port 0 means not bound yet."""
+    """The address where a listener is reached. `host` is without brackets; port 0: not bound yet."""
 
     listener: str
     security_protocol: str

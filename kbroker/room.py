@@ -1,4 +1,7 @@
-"""How many of something are kept, in all and of one host: whoever makes names up would fill the memory."""
+"""Limits of how many things of a kind clients may create, in all and from one host.
+
+Without a limit a client that makes up names could fill the memory.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,37 @@ from kbroker.clock import Clock
 LOG = logging.getLogger(__name__)
 
 SILENT_S = 60.0
-"""Between two lines about what was refused."""
+"""The shortest time between two log lines about refusals."""
 
 
 class Room:
-    """Whether there is room for more. Thread-safe.
+    """Counts the things of one kind, and says whether there is room for more. Thread-safe.
 
-    There are at most `most`, and one host makes at most half of them, so that there is room for the others whatever it
-    does. What was there before the broker's start is no host's. `setting` says how many: who needs more than half of
-    them for one host raises it.
+    There may be at most `most` things, and one host may create at most half of them: so there is always room for other
+    hosts. Things from before the broker's start belong to no host. `setting` is the name of the setting that gives
+    `most`; it has to be raised where one host needs more than half.
     """
 
     __slots__ = ("_clock", "_count", "_lock", "_most", "_most_of_host", "_of_hosts", "_setting", "_told_s")
 
     def __init__(self, setting: str, most: int, count: Callable[[], int], clock: Clock):
-        """`count`: how many there are, whoever made them."""
+        """`count()` returns how many things there are, whoever created them."""
         self._setting = setting
         self._most = most
         self._most_of_host = (most + 1) // 2
         self._count = count
         self._clock = clock
         self._lock = threading.Lock()
-        """Guards the two below; taken alone."""
+        """Guards `_of_hosts` and `_told_s`. No other lock is taken while it is held."""
         self._of_hosts: dict[str, int] = {}
-        """How many a host has made that are there; hosts without any are not in it."""
+        """How many things each host has created that still exist; a host without any is left out."""
         self._told_s: float | None = None
 
     def has_room(self, host: str, count: int = 1) -> bool:
-        """Whether the host may make so many more; what others make meanwhile is not counted. Else the log says so."""
+        """Return whether the host may create `count` more things. A refusal is logged, at most once in SILENT_S.
+
+        Things that others create between this call and `made` are not counted.
+        """
         with self._lock:
             own = self._of_hosts.get(host, 0)
         if own + count > self._most_of_host:
@@ -50,11 +56,11 @@ class Room:
         return True
 
     def made(self, host: str, count: int = 1) -> None:
-        """The host has made so many."""
+        """Note that the host has created `count` things."""
         self._add(host, count)
 
     def gone(self, host: str, count: int = 1) -> None:
-        """So many that the host had made are there no longer."""
+        """Note that `count` things which the host had created no longer exist."""
         self._add(host, -count)
 
     def _add(self, host: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Arguments that several subcommands have, and how their text is read."""
+"""Arguments that several subcommands have, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
-    """`-b HOST:PORT` and `--timeout`: how a cluster is reached."""
+    """Add `-b HOST:PORT` and `--timeout`: how a cluster is reached."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
@@ -40,14 +40,14 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
-    """`--execute`, without which only a plan is shown."""
+    """Add `--execute`, without which only a plan is shown, and `--dry-run`."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--execute", action="store_true", help="do it; without this the plan is shown, and nothing done")
     how.add_argument("--dry-run", action="store_true", help="only show the plan, and do not remind of --execute")
 
 
 def add_producing(parser: argparse.ArgumentParser) -> None:
-    """`--acks` and `--compression`: how messages are sent."""
+    """Add `--acks` and `--compression`: how messages are sent."""
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: %(default)s")
     parser.add_argument(
         "--compression",
@@ -58,7 +58,7 @@ def add_producing(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str, kind: type[N]) -> N:
-    """ArgumentTypeError: it is none."""
+    """Parse a number. Raises ArgumentTypeError if the text is not one of that kind."""
     try:
         return kind(text)
     except ValueError:
@@ -81,7 +81,7 @@ def positive(text: str) -> int:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`NAME=VALUE`."""
+    """Parse `NAME=VALUE`. Raises ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -89,7 +89,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def partition_list(text: str) -> list[int]:
-    """`0,2,5-7`."""
+    """Parse a list of partitions such as `0,2,5-7`. Raises ArgumentTypeError."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
@@ -100,7 +100,10 @@ def partition_list(text: str) -> list[int]:
 
 
 def moment(text: str) -> int:
-    """Milliseconds since the epoch from such a number or an ISO date and time (local time unless it names a zone)."""
+    """Return milliseconds since the epoch. `text` is that number, or an ISO date and time.
+
+    A time without a zone is local. Raises ArgumentTypeError.
+    """
     if re.fullmatch(r"\d+", text, re.ASCII):
         return int(text)
     try:
@@ -112,7 +115,7 @@ def moment(text: str) -> int:
 
 
 def require_known_partitions(topic: str, wanted: Sequence[int], known: Sequence[int]) -> None:
-    """KbrokerError that names the partitions of `wanted` which `topic` does not have."""
+    """Check that a topic has the `wanted` partitions. Raises KbrokerError, which names the missing ones."""
     missing = sorted(set(wanted) - set(known))
     if missing:
         raise KbrokerError(f"topic {topic!r} has no partition {', '.join(map(str, missing))}; it has {len(known)}")

@@ -1,4 +1,4 @@
-"""How the broker's log looks on stderr: lines of text, or a JSON object a line (kbroker.log.format)."""
+"""The format of the broker's log on stderr: lines of text, or one JSON object a line (kbroker.log.format)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """`time` (UTC, with milliseconds), `level`, `logger`, `message`; `exception` where there is one."""
+    """Formats a record as JSON: `time` (UTC, with milliseconds), `level`, `logger`, `message`, maybe `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        import json  # a start whose log is text has no use for it
+        import json  # imported here: a start whose log is text does not need it
 
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = {
@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
 
 
 def begin_log(level: str, form: str) -> None:
-    """From now on everything that the broker has to say goes to stderr."""
+    """Send log records of `level` and above to stderr from now on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

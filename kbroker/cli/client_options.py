@@ -1,4 +1,4 @@
-"""Which cluster a command talks to, and how: the arguments for it, and the options of kbroker.client they become."""
+"""The arguments that say which cluster a command talks to, and how; the options of kbroker.client that they become."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ STORES = (
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
 )
-OUR_PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}  #: of Java's names, those that our clients have too
+OUR_PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}  #: Java's names that our clients have, too
 OUR_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """`-b`, `--timeout`, `--command-config` and `-X`."""
+    """Add `-b`, `--timeout`, `--command-config` and `-X`."""
     args.add_bootstrap(parser)
     parser.add_argument(
         "--command-config",
@@ -53,10 +53,10 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], **own: Any) -> dict[str, Any]:
-    """For `make`, with the options of `table`: what the command wants, what its user wants, the latter winning.
+    """Return the options for `make`: those that are in `table`.
 
-    A file may have options of other kinds of clients too; trust and key stores stay as they are given. KbrokerError: an
-    option is unknown.
+    The user's options win over the command's `own`. The user's file may have options of other kinds of clients too.
+    Java's trust and key stores are returned as they are given. Raises KbrokerError if an option of `-X` is unknown.
     """
     timeout_ms = int(arguments.timeout * 1000)
     options: dict[str, Any] = {
@@ -82,7 +82,7 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
 
 
 def connect(arguments: argparse.Namespace) -> AdminClient:
-    """An AdminClient that is connected. ConnectionFailed at once when no broker is reached."""
+    """Return an AdminClient that is connected. Raises ConnectionFailed at once if no broker is reached."""
     admin = make(AdminClient, client_options(arguments, NETWORK))
     try:
         admin.check_connection()
@@ -97,7 +97,7 @@ def connect(arguments: argparse.Namespace) -> AdminClient:
 
 
 def make(kind: type[C], options: Mapping[str, Any]) -> C:
-    """A client with these options. KbrokerError: one of them is wrong."""
+    """Make a client with these options. Raises KbrokerError if one of them is wrong."""
     try:
         return kind(_with_stores(options))  # type: ignore[call-arg]
     except (TypeError, ValueError) as error:
@@ -105,7 +105,10 @@ def make(kind: type[C], options: Mapping[str, Any]) -> C:
 
 
 def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With a context in place of Java's stores. ValueError: one of them cannot be read, or they are half of it."""
+    """Return the options with an SSL context instead of Java's trust and key stores.
+
+    Raises ValueError if a store cannot be read, or if the options have both Java's stores and our certificate files.
+    """
     stores = [name for name in STORES if name in options]
     without = {name: value for name, value in options.items() if name not in java_stores.NAMES - OUR_PASSWORDS}
     if not stores or not str(options.get("security.protocol", "")).upper().endswith("SSL"):
@@ -117,7 +120,7 @@ def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_environment() -> str | None:
-    """KbrokerError: it is none."""
+    """Return the addresses in the environment, if set. Raises KbrokerError if they are not HOST:PORT,..."""
     text = os.environ.get(args.BOOTSTRAP_VARIABLE)
     if text:
         try:
@@ -139,7 +142,7 @@ def _of_file(path: str | None) -> dict[str, str]:
 
 
 def _option(name: str, value: str) -> dict[str, str] | None:
-    """What it is here, None for what is not known. KbrokerError: it is wrong."""
+    """Return the options that a name stands for; None if it is unknown. Raises KbrokerError if the value is wrong."""
     if name == jaas.NAME:
         return jaas.credentials(value)
     known = name in java_stores.NAMES or any(name == option.name or name in option.aliases for option in KNOWN.values())

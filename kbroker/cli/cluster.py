@@ -1,6 +1,6 @@
 """Show how a cluster is; take over the topics and settings of a Kafka from its ZooKeeper, and give them back.
 
-For the latter both brokers are stopped. docs/MIGRATION.md goes through it step by step.
+For taking over and giving back, both brokers are stopped. docs/MIGRATION.md goes through it step by step.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
 
 
 def _identify(logs: LogManager, broker_id: int, cluster_id: str) -> None:
-    """The directories say from now on whose they are."""
+    """Write the broker's and the cluster's id into the log directories."""
     from kbroker.fs import RealFileSystem
     from kbroker.storage.directory import ensure_meta_properties
 
@@ -147,7 +147,7 @@ def _identify(logs: LogManager, broker_id: int, cluster_id: str) -> None:
 
 
 def _forget(path: str) -> None:
-    """A store that was made for nothing but a look."""
+    """Remove a store that was made only for a dry run or for an import that failed."""
     for suffix in ("", "-wal", "-shm"):
         Path(path + suffix).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""`kbroker cluster status`: what there is to know of a cluster at a glance.
+"""`kbroker cluster status`: the state of a cluster at a glance.
 
-A broker's version, and whether it is ready, are told by its HTTP port (`kbroker.http.address`), where that is open to
-whoever asks; without it a broker that answers, and all of whose log directories are in order, counts as ready.
+A broker's HTTP port (`kbroker.http.address`) tells its version and whether it is ready. If the port cannot be reached,
+a broker counts as ready if it answers and none of its log directories has an error or a full disk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _status(admin: AdminClient) -> dict[str, Any]:
 
 
 def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
-    """By broker; without those that do not tell."""
+    """Return the log directories by broker, without brokers that do not tell."""
     try:
         return admin.describe_log_dirs()
     except PartialFailure as error:
@@ -110,9 +110,9 @@ def _broker(
 
 
 def _by_http(cluster: ClusterDescription, broker: Broker, address: str) -> tuple[str | None, list[str]]:
-    """The broker's version, if it tells, and what it says to be wrong with it.
+    """Return the broker's version and its problems, as its HTTP port tells them; (None, []) if it does not answer.
 
-    Nothing of another broker that answers there: an address of a machine's own is another machine's too.
+    The answer of another broker is ignored: an address such as 127.0.0.1 is this machine's, not the broker's.
     """
     if not address:
         return None, []
@@ -122,7 +122,7 @@ def _by_http(cluster: ClusterDescription, broker: Broker, address: str) -> tuple
         _, metrics = _get(host, port, "/metrics")
         status, ready = _get(host, port, "/ready")
     except (OSError, http.client.HTTPException):
-        return None, []  # it is not open to us, or no more
+        return None, []  # the port is not open to us, or not any more
     found = ABOUT.search(metrics)
     about = dict(LABEL.findall(found[1])) if found else {}
     if (about.get("node_id"), about.get("cluster_id")) != (str(broker.node_id), cluster.cluster_id):

@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # To give a topic no settings is a change where nobody knows which it had: its records may be deleted again.
+    # For a topic whose settings were lost, no changes is a change, too: it has defaults then, and retention goes on.
     must_change = arguments.action == "alter" and arguments.kind != TOPIC
     if must_change and not any(getattr(arguments, change) for change in CHANGES):
         print(f"kbroker configs alter: say what to change: --{', --'.join(CHANGES)}", file=sys.stderr)
@@ -130,7 +130,7 @@ def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _joined(items: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What is given for one list several times, as one."""
+    """Join the values that are given for the same setting several times, with commas."""
     found: dict[str, str] = {}
     for name, value in items:
         found[name] = f"{found[name]},{value}" if name in found else value

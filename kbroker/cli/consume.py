@@ -1,6 +1,6 @@
 """Print the messages of a topic, from an offset, a time, or as a member of a group.
 
-Without a group the offsets are this command's own; with --group they are stored after the messages have been printed.
+Without a group no offsets are stored; with --group they are stored after the messages have been printed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EXAMPLES = """examples:
 """
 
 POLL_S = 0.5
-QUEUED_BYTES = 8 << 20  #: read ahead of what is printed
-SESSION_TIMEOUT_MS = 10_000  #: of a member that was killed
+QUEUED_BYTES = 8 << 20  #: bytes that are fetched ahead of what is printed
+SESSION_TIMEOUT_MS = 10_000  #: after so long the group's other members take over from a command that was killed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     with make(Consumer, _options(arguments)) as consumer:
         reader = _Reader(consumer, arguments)
         if arguments.group is not None:
-            # A member that is stopped leaves, so that the others need not wait for its session to end.
+            # On SIGTERM leave the group, so that the other members need not wait for the session to end.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             consumer.subscribe(arguments.topic, _Member(reader, consumer, arguments))
         else:
@@ -102,13 +102,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_what_is_awaited(arguments: argparse.Namespace) -> None:
-    """Who sees nothing is to know why."""
+    """Tell the user that only new messages are printed, and so maybe nothing for a while."""
     if not _names_a_start(arguments) and not arguments.exit and arguments.group is None:
         tell("messages from now on; --from-beginning shows what is there, Ctrl-C ends")
 
 
 def _names_a_start(arguments: argparse.Namespace) -> bool:
-    """Whether the user has said where to begin."""
+    """Return whether the user has said where to begin."""
     return bool(arguments.from_beginning or arguments.offset is not None or arguments.since is not None)
 
 
@@ -116,7 +116,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     own: dict[str, Any] = {"auto_offset_reset": "none"}
     if arguments.group is not None:
         own = {"auto_offset_reset": "latest", "enable_auto_commit": False, "group_id": arguments.group}
-    if arguments.from_beginning:  # wherever that is by then: the broker may delete what has not been read yet
+    if arguments.from_beginning:  # the beginning may have moved by then: the broker may delete unread messages
         own["auto_offset_reset"] = "earliest"
     isolation = "read_committed" if arguments.committed else "read_uncommitted"
     options = client_options(
@@ -140,7 +140,7 @@ def _commit(consumer: Consumer) -> None:
 
 
 class _Member(RebalanceListener):
-    """Begins where the group has no offset yet, and tells the reader what comes and goes."""
+    """Seeks to the wanted start if the group has no offset yet, and tells the reader which partitions come and go."""
 
     def __init__(self, reader: _Reader, consumer: Consumer, arguments: argparse.Namespace):
         self._reader = reader
@@ -164,7 +164,7 @@ class _Member(RebalanceListener):
 def _start(
     consumer: Consumer, arguments: argparse.Namespace, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each."""
+    """Return the offset at which to begin in each partition. Raises KbrokerError if `--offset` is beyond an end."""
     if not partitions:
         return {}
     if arguments.from_beginning:
@@ -185,7 +185,7 @@ def _start(
 
 
 class _Reader:
-    """Prints what a consumer's partitions bring."""
+    """Prints the messages that a consumer reads."""
 
     def __init__(self, consumer: Consumer, arguments: argparse.Namespace):
         self._consumer = consumer
@@ -203,17 +203,17 @@ class _Reader:
         self._ends: dict[TopicPartition, int] = {}
         self._printed = 0
         self._heard_at = 0.0
-        """When there was a message last, or could not be."""
+        """When the last message came, or the last partition was added."""
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
-        """These are read from now on."""
+        """Note that these partitions are read from now on."""
         self._partitions = (self._partitions or set()) | set(partitions)
         if self._arguments.exit:
             self._ends |= self._consumer.end_offsets(partitions)
         self._heard_at = time.monotonic()
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """And these no more."""
+        """Note that these partitions are not read any more."""
         self._partitions = (self._partitions or set()) - set(partitions)
 
     def is_done(self) -> bool:
@@ -226,14 +226,14 @@ class _Reader:
             return True
         if arguments.idle is None or time.monotonic() - self._heard_at < arguments.idle:
             return False
-        # On a busy machine there may be messages that have not come yet.
+        # On a busy machine there may be messages that have not come yet: idle counts only at the partitions' ends.
         return self._has_reached(self._partitions, self._consumer.end_offsets(self._partitions))
 
     def _has_reached(self, partitions: Collection[TopicPartition], ends: Mapping[TopicPartition, int]) -> bool:
         return all((self._consumer.position(*each) or 0) >= ends[each] for each in partitions)
 
     def poll(self) -> bool:
-        """Print what there is, and whether there was; waits for POLL_S at most when there is nothing."""
+        """Print the messages that are there, and return whether there were any. Waits for POLL_S at most for one."""
         arguments = self._arguments
         left = None if arguments.max_messages is None else arguments.max_messages - self._printed
         records = self._consumer.poll(self._patience_s(), left)
@@ -243,7 +243,7 @@ class _Reader:
             self._output.flush()
             self._printed += len(records)
             self._heard_at = time.monotonic()
-        # Who reads the pipe may go while nothing comes that could not be written.
+        # Nothing is written now that could fail: ask whether the reader of the pipe is still there.
         elif self._output_errors.poll(0):
             raise BrokenPipeError
         return bool(records)

@@ -1,4 +1,4 @@
-"""Entries of files as lines of text, in the words and the order of kafka-dump-log."""
+"""Entries of files as lines of text, with the words and the order of kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 
 
 def _shown(value: Any) -> str:
-    """As Java prints it."""
+    """Return a value as Java prints it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -104,7 +104,7 @@ LINES: dict[str, Callable[[Entry], str]] = {
 
 
 def decode_text(offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """Keys and values as UTF-8."""
+    """Return key and value as UTF-8 text."""
     return (
         key.decode(errors="replace") if key is not None else None,
         value.decode(errors="replace") if value is not None else None,
@@ -112,7 +112,7 @@ def decode_text(offset: int, key: bytes | None, value: bytes | None) -> tuple[st
 
 
 def record_line(entry: Entry, decoder: Decoder | Callable[..., Any], *, with_metadata: bool) -> str:
-    """One record; its content where the entry has it."""
+    """Return the line of one record, with its content if the entry has it."""
     fields = entry.fields
     line, prefix = "", f"{INDENT} "
     if with_metadata:
@@ -124,7 +124,7 @@ def record_line(entry: Entry, decoder: Decoder | Callable[..., Any], *, with_met
         if "sequence" in fields:
             line += f" sequence: {fields['sequence']} headerKeys: [{','.join(fields['header_keys'])}]"
         else:
-            # The bracket is Kafka's.
+            # Kafka prints the closing brace, too.
             line += f" isValid: {_shown(fields['is_valid'])} crc: {fields['crc']}}}"
         if "end_txn_marker" in fields:
             line += f" endTxnMarker: {fields['end_txn_marker']} coordinatorEpoch: {fields['coordinator_epoch']}"

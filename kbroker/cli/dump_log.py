@@ -1,7 +1,7 @@
 """Print what is in the files of a log directory, as kafka-dump-log does.
 
-Takes log directories, directories of partitions and single files of every kind; changes nothing. What is wrong with a
-file is told on the standard error with its byte, and makes the exit code 1; `kbroker verify-log` looks for more of it.
+Takes log directories, directories of partitions and single files of every kind; changes nothing. Problems of a file are
+printed on standard error, with the byte, and make the exit code 1. `kbroker verify-log` checks more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--skip-record-metadata", action="store_true", help="of records only keys and values")
     parser.add_argument("--max-bytes", type=positive, metavar="BYTES", help="only so much of each log")
-    # Kafka's limit of what it reads at once; here a record is read whatever its size.
+    # Kafka's limit on what it reads at once; ignored here: a record of any size is read.
     parser.add_argument("--max-message-size", type=positive, help=argparse.SUPPRESS)
     parser.add_argument("--index-sanity-check", action="store_true", help="of indexes, only whether they can be used")
     parser.add_argument("--verify-index-only", action="store_true", help="of indexes, only what is wrong with them")

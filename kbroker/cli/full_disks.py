@@ -1,4 +1,4 @@
-"""Brokers whose disks are full: why what is produced is not taken, and a cluster is not ready."""
+"""Brokers with full disks: the reason why messages are not taken, or a cluster is not ready."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.storage.disk_space import FULL_BELOW
 
 CODES = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""With the latter a topic was not made, perhaps."""
+"""Errors that may come from a full disk. UNKNOWN_TOPIC_OR_PARTITION: perhaps the topic could not be made."""
 
 
 def full_directories(directories: Iterable[LogDirDescription]) -> list[str]:
-    """The paths of those whose disks have no room for a large batch, as far as their broker tells."""
+    """Return the paths of the directories whose disks have no space for a large batch, as far as the broker tells."""
     return [each.path for each in directories if 0 <= each.usable_bytes < FULL_BELOW]
 
 
 @contextmanager
 def full_disks_named(arguments: argparse.Namespace) -> Iterator[None]:
-    """Where something is produced: what a broker did not write, or not in time, for its disk is full, says so."""
+    """A context manager around producing: an error that a full disk may have caused names the full disks.
+
+    Raises KbrokerError if there are full disks, else the error itself.
+    """
     try:
         yield
     except ClientError as error:
@@ -39,7 +42,7 @@ def _full_disks(arguments: argparse.Namespace) -> list[str]:
     try:
         with connect(arguments) as admin:
             by_broker = admin.describe_log_dirs()
-    except KbrokerError:  # that is not what the user is to hear of
+    except KbrokerError:  # the user is to see the first error, not this one
         return []
     return [
         f"log directory {path} of broker {node_id}"

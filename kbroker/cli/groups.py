@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _state(text: str) -> str:
-    """In any case of letters."""
+    """Parse a group state, in upper or lower case. Raises ArgumentTypeError."""
     for state in STATES:
         if text.lower() == state.lower():
             return state
@@ -200,7 +200,7 @@ def _print_groups(shown: Iterable[dict[str, Any]], *, with_members: bool) -> Non
 def _descriptions(
     admin: AdminClient, group_ids: Sequence[str]
 ) -> tuple[dict[str, GroupDescription], KbrokerError | None]:
-    """Those that can be had, and why the others cannot."""
+    """Return the descriptions of the groups that can be described, and the error of the others, if any."""
     try:
         found, error = admin.describe_groups(group_ids), None
     except PartialFailure as failure:
@@ -220,12 +220,12 @@ def _owners(group: GroupDescription) -> dict[TopicPartition, MemberDescription]:
 
 
 def _partitions_of(group: GroupDescription, offsets: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Those that it has offsets of, or that its members read."""
+    """Return the partitions that the group has offsets for, or that its members read."""
     return sorted({*offsets, *_owners(group)})
 
 
 def _ends(admin: AdminClient, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Of those that are there and have a leader."""
+    """Return the end offsets of the partitions that exist and have a leader."""
     topics = {each.topic for each in partitions}.intersection(admin.list_topics(internal=True))
     led = set(led_partitions(described_and_error(admin, sorted(topics))[0].values())) if topics else set()
     return end_offsets(admin, sorted(led.intersection(partitions)))
@@ -270,7 +270,7 @@ def _as_dict(
 
 
 def _committed(admin: AdminClient, group_id: str) -> dict[TopicPartition, int]:
-    """Those that it has."""
+    """Return the offsets that the group has committed."""
     found: Mapping[TopicPartition, OffsetAndMetadata] = admin.committed(group_id)
     return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
@@ -322,7 +322,7 @@ def _targets(
     partitions: list[TopicPartition],
     committed: dict[TopicPartition, int],
 ) -> dict[TopicPartition, Target]:
-    """Where each partition's offset goes."""
+    """Return where each partition's offset is moved to. Raises KbrokerError if there is no offset to shift."""
     if arguments.to_earliest:
         return {partition: Target(offset) for partition, offset in first_offsets(admin, partitions).items()}
     bounds = Bounds(admin, partitions)
@@ -343,7 +343,7 @@ def _targets(
 
 
 def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    """Of topics that are gone, too."""
+    """Delete a group's offsets, also those of topics that do not exist any more."""
     committed = _committed(admin, arguments.group)
     deleted = 0
     for topic, wanted in arguments.topic:
@@ -356,7 +356,7 @@ def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    """All of them, whatever becomes of one."""
+    """Try to delete every group, then raise the first error."""
     errors: dict[str, BrokerError] = {}
     for group_id in arguments.group:
         try:

@@ -1,16 +1,16 @@
-"""How long things took: every sample is counted, in a memory that does not grow with their number."""
+"""A histogram of durations: every sample is counted, in memory that does not grow with the number of samples."""
 
 from __future__ import annotations
 
 PRECISION_BITS = 7
-"""A value is known to 1 part in 128: below 128 ns each has a cell of its own, above it each power of two has 128."""
+"""A value is known to 1 part in 128: below 128 ns each value has its own cell, above it each power of two has 128."""
 CELLS = 1 << PRECISION_BITS
 LARGEST = (1 << 62) - 1
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 class Histogram:
-    """Of whole numbers of nanoseconds. Not for two threads at once."""
+    """A histogram of whole numbers of nanoseconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self._cells = [0] * (_cell_of(LARGEST) + 1)
@@ -19,7 +19,7 @@ class Histogram:
         self.largest = 0
 
     def add(self, value: int, count: int = 1) -> None:
-        """So many samples of it; a clock that went back is zero."""
+        """Add `count` samples of `value`. A negative value, from a clock that went back, counts as 0."""
         value = min(max(value, 0), LARGEST)
         self._cells[_cell_of(value)] += count
         self.count += count
@@ -27,7 +27,7 @@ class Histogram:
         self.largest = max(self.largest, value)
 
     def percentile(self, share: float) -> int:
-        """No more than `share` percent of the samples are above it; at most 0.8% too high, never too low."""
+        """Return the value that `share` percent of the samples do not exceed; at most 0.8% too high, never too low."""
         wanted = self.count * share / 100
         passed = 0
         for cell, count in enumerate(self._cells):
@@ -37,7 +37,7 @@ class Histogram:
         return self.largest
 
     def in_ms(self) -> dict[str, float]:
-        """`mean`, `p50` and so on, `max`."""
+        """Return `mean`, `p50` and so on, and `max`, in milliseconds."""
         found = {"mean": self.total / self.count if self.count else 0.0}
         found |= {f"p{share:g}": self.percentile(share) for share in PERCENTILES}
         found["max"] = self.largest

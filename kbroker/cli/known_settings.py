@@ -1,4 +1,4 @@
-"""Slips in the names of settings: what a broker refuses gets the name that was probably meant."""
+"""Slips in the names of settings: an error or a warning names the setting that was probably meant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def _known(kind: str) -> Collection[str]:
 
 @contextmanager
 def unknown_settings_named(kind: str, names: Collection[str]) -> Iterator[None]:
-    """Where settings of `kind` are changed: of those that nobody knows the nearest are named."""
+    """A context manager around a change of settings of `kind`: for each unknown name it suggests the nearest one.
+
+    If the broker refuses the change, the suggestions are in the KbrokerError; else they are warnings on stderr.
+    """
     try:
         yield
     except BrokerError as error:
@@ -40,7 +43,7 @@ def unknown_settings_named(kind: str, names: Collection[str]) -> Iterator[None]:
         if not meant:
             raise
         raise KbrokerError(f"{error.message}; did you mean {', '.join(meant.values())}?") from None
-    # Brokers take settings of theirs that they do not know, for plugins may, and that any setting is taken back.
+    # A broker accepts unknown settings of its own, as plugins may read them, and the removal of any setting.
     for name, like in _meant(kind, names).items():
         print(f"kbroker: warning: {name} is no known setting of a {kind}; did you mean {like}?", file=sys.stderr)
 

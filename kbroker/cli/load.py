@@ -1,7 +1,7 @@
 """Load topics into a lake of Parquet files, each record once; needs Spark: pip install pyspark pyarrow.
 
-Files are LAKE/topic=T/date=YYYY-MM-DD/hour=HH/part-PARTITION-FIRST-LAST.parquet. A load that fails or is killed is
-begun again with the same command.
+Files are LAKE/topic=T/date=YYYY-MM-DD/hour=HH/part-PARTITION-FIRST-LAST.parquet. After a load that fails or is killed,
+run the same command again.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _formats(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 class _Progress(Watcher):
-    """One line of each round."""
+    """Shows a progress line for each round of a load."""
 
     def __init__(self, shown: bool):
         self._shown = shown
@@ -300,7 +300,7 @@ def _print_summary(summary: Summary) -> None:
 
 
 def _print_load(arguments: argparse.Namespace, summary: Summary) -> None:
-    """One of many: a line, if it has done something."""
+    """Print a line about one of many loads, if it has done something."""
     for each in summary.lost:
         print(f"kbroker: {each}", file=sys.stderr)
     if not (summary.commits or summary.was_cut_off):
@@ -378,7 +378,7 @@ def _beginning(text: str) -> int:
 
 
 def _duration(text: str) -> int:
-    """In ms; a plain number is seconds."""
+    """Parse a duration and return it in ms; a plain number is seconds. Raises ArgumentTypeError."""
     try:
         return duration_ms(f"{text}s" if text.isascii() and text.isdigit() else text)
     except ValueError as error:
@@ -386,7 +386,7 @@ def _duration(text: str) -> int:
 
 
 def _interval(text: str) -> int:
-    """Of which there is an end."""
+    """Parse a duration that is not 0, and return it in ms. Raises ArgumentTypeError."""
     if (found := _duration(text)) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time between loads")
     return found

@@ -1,4 +1,4 @@
-"""`kbroker load --every`: one load after the other, until somebody ends that."""
+"""`kbroker load --every`: one load after the other, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.spark.loader.errors import LakeDamaged, NotALake, RecordsLost, Spar
 from kbroker.spark.loader.summary import Summary
 
 FOR_GOOD = (LakeDamaged, NotALake, RecordsLost, SparkGone, WrongOption)
-"""What is not better the next time."""
+"""Errors that the next load would have, too."""
 
 
 def run_every(
@@ -23,10 +23,13 @@ def run_every(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """The exit code, after Ctrl-C: a load that is at work then is given up, unless it has committed.
+    """Load again and again until Ctrl-C, and return the exit code.
 
-    Loads begin `every_s` after each other, or at once behind one that took longer. Raises why the first one failed;
-    later ones may fail, for brokers and stores go and come back, unless it is FOR_GOOD.
+    Ctrl-C gives up the load in progress, unless it has committed.
+
+    A load begins `every_s` seconds after the start of the one before, or at once if that took longer. Raises the error
+    of the first load, and any error of FOR_GOOD. Other errors of later loads are printed, and the next load tries
+    again: brokers and stores go and come back.
     """
     is_first = True
     try:

@@ -1,4 +1,4 @@
-"""`kbroker SUBCOMMAND ...`: finds the subcommand and runs it. What it ends with: `outcome.py`."""
+"""`kbroker SUBCOMMAND ...`: finds the subcommand and runs it. `outcome.py` has the exit codes."""
 
 from __future__ import annotations
 
@@ -43,16 +43,19 @@ class Command(Protocol):
     """What the module of a subcommand offers."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Describe the arguments."""
+        """Add the subcommand's arguments to `parser`."""
         ...
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; returns the exit code."""
+        """Run the subcommand and return the exit code."""
         ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's); returns the exit code, or SystemExit for usage errors."""
+    """Run the command line `argv` (default: the process's) and return the exit code.
+
+    Raises SystemExit for usage errors.
+    """
     return outcome(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -66,7 +69,10 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Command | None]:
-    """The parser, with the arguments of the one subcommand that `argv` names; the others are only listed."""
+    """Return the parser and the subcommand that `argv` names; None if it names none.
+
+    Only that subcommand is imported and has its arguments; the others are listed.
+    """
     parser = CommandParser(
         prog="kbroker",
         description="A message broker that speaks the Kafka protocol, and tools for it.",

@@ -1,7 +1,7 @@
 """How `consume` prints messages: columns, JSON, or a template.
 
 A template is text with fields in braces: `{topic}`, `{partition}`, `{offset}`, `{timestamp}` (milliseconds), `{time}`,
-`{key}`, `{value}` and `{headers}`. `{{` and `}}` are braces, `\\n` and `\\t` what they are everywhere.
+`{key}`, `{value}` and `{headers}`. `{{` and `}}` are braces, `\\n` is a line feed, `\\t` a tab.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.cli.message_lines import encode_line
 
 Write = Callable[[ConsumerRecord], bytes]
-"""What is printed of a record, the end of the line included."""
+"""Returns the bytes to print for a record, line end included. For a single field, without a line end."""
 
 TEXT, JSON = "text", "json"
 
@@ -44,7 +44,7 @@ COLUMNS = tuple(name for name in FIELDS if name != "value")
 
 
 def columns(text: str) -> tuple[str, ...]:
-    """`timestamp,key`: for argparse."""
+    """Parse a list of columns such as `timestamp,key`, for argparse. Raises ArgumentTypeError."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in COLUMNS:
@@ -53,14 +53,14 @@ def columns(text: str) -> tuple[str, ...]:
 
 
 def of_name(text: str) -> str:
-    """`text`, `json` or a template that can be: for argparse."""
+    """Return `text` if it is a format: `text`, `json` or a valid template. For argparse. Raises ArgumentTypeError."""
     if text not in (TEXT, JSON):
         template(text)
     return text
 
 
 def text_of(shown: Sequence[str], separator: str) -> Write:
-    """The value, with these fields before it."""
+    """Return a function that prints the fields in `shown`, then the value, with `separator` between them."""
     if not shown:
         return lambda record: (record.value or b"") + b"\n"
     fields, between = [FIELDS[name] for name in (*shown, "value")], separator.encode()
@@ -68,7 +68,7 @@ def text_of(shown: Sequence[str], separator: str) -> Write:
 
 
 def json_of(record: ConsumerRecord) -> bytes:
-    """One line of JSON."""
+    """Return a record as one line of JSON."""
     line = encode_line(
         record.key,
         record.value,
@@ -82,7 +82,7 @@ def json_of(record: ConsumerRecord) -> bytes:
 
 
 def template(text: str) -> Write:
-    """ArgumentTypeError when it is none."""
+    """Return a function that prints a record by a template. Raises ArgumentTypeError if `text` is not a template."""
     parts: list[Write] = []
     try:
         for literal, name, spec, conversion in string.Formatter().parse(text):

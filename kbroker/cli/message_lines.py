@@ -1,10 +1,10 @@
-"""Messages as lines of JSON, the same for `consume --json` and `produce --json`.
+"""Messages as lines of JSON: `consume --json` prints them, `produce --json` reads them.
 
     {"topic": "t", "partition": 0, "offset": 17, "timestamp": 1700000000000, "key": "k", "value": "v",
      "headers": [["name", "value"]]}
 
-What `consume` prints has the topic and the offset too, which `produce` passes over; any other field is refused.
-Bytes that are not UTF-8 stand in base64 under `key_base64`, `value_base64`, or as ["name", {"base64": ...}] in headers.
+`produce` ignores the topic and the offset, and refuses unknown fields. Bytes that are not UTF-8 are base64 under
+`key_base64` and `value_base64`, and ["name", {"base64": ...}] in headers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def encode_line(
     headers: tuple[tuple[str, bytes | None], ...],
     **others: Any,
 ) -> str:
-    """One line of JSON without its end."""
+    """Return a message as one line of JSON, without a line end."""
     fields: dict[str, Any] = dict(others)
     for name, data in (("key", key), ("value", value)):
         text = _text(data)
@@ -51,7 +51,7 @@ def encode_line(
 
 
 def decode_line(line: bytes, number: int) -> Message:
-    """The message of one line of JSON; KbrokerError names the line that is none."""
+    """Return the message of one line of JSON. Raises KbrokerError with the line's number if it is not a message."""
     try:
         fields = json.loads(line)
         if not isinstance(fields, dict):
@@ -74,7 +74,7 @@ def decode_line(line: bytes, number: int) -> Message:
 
 
 def _text(data: bytes | None) -> str | bytes | None:
-    """The text of `data`, or `data` itself when it is none."""
+    """Return `data` as text, or `data` itself if it is not UTF-8."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Where offsets are to go, before they go there: never outside of what a partition has, and what was cut is said."""
+"""The plan of a move of offsets: each target is within the partition's offsets; a note says if it was cut to fit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kbroker.model import TopicPartition
 
 
 class Target(NamedTuple):
-    """An offset. `note`: why it is not the one that was asked for; empty where it is."""
+    """An offset. `note`: why it is not the one that was asked for; empty if it is."""
 
     offset: int
     note: str = ""
 
 
 class Bounds:
-    """Where partitions begin and end."""
+    """The start and end offsets of partitions."""
 
     def __init__(self, admin: AdminClient, partitions: Sequence[TopicPartition]):
         self._admin = admin
@@ -26,7 +26,7 @@ class Bounds:
         self.ends = end_offsets(admin, partitions)
 
     def within(self, partition: TopicPartition, offset: int) -> Target:
-        """The nearest offset that there is."""
+        """Return the nearest offset to `offset` that the partition has."""
         start, end = self.starts[partition], self.ends[partition]
         if offset > end:
             return Target(end, f"cut: {offset} is past the end")
@@ -35,7 +35,7 @@ class Bounds:
         return Target(offset)
 
     def at_time(self, at_ms: int) -> dict[TopicPartition, Target]:
-        """The first offset of that time or later in each; the end where there is none."""
+        """Return each partition's first offset at that time or later; its end if there is none."""
         found = offsets_at(self._admin, self.ends, at_ms)
         return {
             partition: Target(offset) if offset >= 0 else Target(self.ends[partition], "the end: no message is so late")

@@ -1,6 +1,6 @@
-"""What a process of `kbroker` ends with: errors become one line on stderr and an exit code.
+"""How a process of `kbroker` ends: an exit code and, after an error, one line on stderr.
 
-0: done. 1: it failed, and the reason is one line on stderr. 2: wrong usage. 130: interrupted. 141: nobody reads stdout.
+0: done. 1: it failed, and stderr has the reason. 2: wrong usage. 130: interrupted. 141: nobody reads stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def outcome(run: Callable[[], int]) -> int:
-    """The exit code of `run`."""
+    """Call `run` and return the exit code."""
     try:
         try:
             return run()
@@ -37,5 +37,5 @@ def outcome(run: Callable[[], int]) -> int:
 
 
 def _forget_output() -> None:
-    """Python flushes stdout once more at exit; this gives it somewhere to go."""
+    """Replace stdout by /dev/null: Python flushes stdout once more at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,34 +11,34 @@ Cell = str | int | float | None
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented."""
+    """Print one JSON document, indented."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 message`, `1,234 messages`."""
+    """Return a number with its noun: `1 message`, `1,234 messages`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def tell(text: str) -> None:
-    """A line for a person who looks on: on stderr, where that is a terminal."""
+    """Print a line for a person on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 def prompt() -> None:
-    """What stands before a line that is typed."""
+    """Print the prompt for a line that is typed, if stderr is a terminal."""
     if sys.stderr.isatty():
         print("> ", end="", file=sys.stderr, flush=True)
 
 
 def remind_of_execute() -> None:
-    """What was shown is a plan."""
+    """Tell the user that only a plan was shown."""
     print("kbroker: this is the plan, and nothing is done yet: --execute does it", file=sys.stderr)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Rows under their heads, columns aligned; numbers to the right; nothing known is `-`."""
+    """Print rows under their heads, in aligned columns, numbers to the right. None and empty text are `-`."""
     cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(heads))]
     widths = [max(len(head), *(len(row[i]) for row in cells)) if cells else len(head) for i, head in enumerate(heads)]

@@ -1,4 +1,4 @@
-"""When messages are due: at a rate, whatever becomes of those before, or as soon as they can be sent."""
+"""When messages are due: at a rate, even if earlier messages are late, or as soon as they can be sent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 
 
 class Pace:
-    """Of one load: it ends after so many messages (None: no limit) and so many seconds, whichever comes first.
+    """The pace of one load. It ends after `messages` or `seconds`, whichever comes first; None: no limit.
 
-    With a rate the message `n` is due `n / rate` seconds after the start, and one that is late is still due then: what
-    a broker that stalls holds up counts as waiting (no coordinated omission).
+    With a rate, message `n` is due `n / rate` seconds after the start, even if it is sent later: time that a broker
+    holds it up counts as latency (no coordinated omission).
     """
 
     def __init__(self, started_ns: int, messages: int | None, seconds: float | None, rate: float | None):
@@ -23,13 +23,16 @@ class Pace:
             self._most = min(self._most, math.ceil(rate * seconds))
 
     def due_ns(self, number: int) -> int:
-        """When message `number` (from 0 on) is due, as time.perf_counter_ns has it. Without a rate: now."""
+        """Return when message `number` (from 0 on) is due, in time.perf_counter_ns. Without a rate: now."""
         if self.interval_ns is None:
             return time.perf_counter_ns()
         return self.started_ns + int(number * self.interval_ns)
 
     def await_due(self, sent: int, portion: int) -> int:
-        """How many are due when `sent` have been sent, `portion` at most; 0: the load is over."""
+        """Wait until a message is due, and return how many are, at most `portion`; 0: the load is over.
+
+        `sent` is how many have been sent.
+        """
         left = min(portion, self._most - sent)
         if left <= 0 or (self._end_ns is not None and time.perf_counter_ns() >= self._end_ns):
             return 0
@@ -43,7 +46,7 @@ class Pace:
         return int((now - self.started_ns) / (self.interval_ns or 1)) + 1
 
     def not_sent(self, sent: int) -> int:
-        """What is due and late, of a load with a rate."""
+        """Return how many messages are due and not sent; 0 without a rate."""
         if self.interval_ns is None:
             return 0
         return max(0, min(self._most, self._due_at(time.perf_counter_ns())) - sent)

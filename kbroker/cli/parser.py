@@ -1,4 +1,4 @@
-"""How command lines are read: argparse, but options may stand anywhere, and a slip is answered with the right word."""
+"""The parser of command lines: argparse with options anywhere, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kbroker.rules.nearest import nearest
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of one command, or of those below it.
+    """The parser of one command.
 
-    Only a parser without commands below it has positional arguments of its own: there options may stand between them.
-    What is unknown there is refused by this parser, whose usage is the one to show, with the nearest known name.
+    Only a parser without subcommands has positional arguments; options may stand between them. Such a parser refuses
+    unknown arguments itself, with its own usage and the nearest known name.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -22,7 +22,7 @@ class CommandParser(argparse.ArgumentParser):
         self._is_parsing = False
 
     def commands(self) -> dict[str, CommandParser]:
-        """Those below it, by name."""
+        """Return the parsers of the subcommands, by name."""
         found = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return dict(found[0] or {}) if found else {}
 
@@ -37,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
             )
             self._refuse(unknown)
             return found, []
-        self._is_parsing = True  # argparse's intermixed parsing comes back here for each of its two rounds
+        self._is_parsing = True  # argparse's intermixed parsing calls this method again, for each of its two rounds
         try:
             self._refuse(list(self._unknown_names(args or ())))
             found, unknown = self.parse_known_intermixed_args(args, namespace or argparse.Namespace())
@@ -52,7 +52,7 @@ class CommandParser(argparse.ArgumentParser):
         super().error(message)
 
     def _command_first(self, words: list[str]) -> list[str]:
-        """`-b HOST:PORT list` as `list -b HOST:PORT`: what comes before a command and is not of this parser is its."""
+        """Turn `-b HOST:PORT list` into `list -b HOST:PORT`: options before a subcommand are the subcommand's."""
         commands = self.commands()
         if words and words[0].startswith("-") and words[0] not in self._option_string_actions:
             for at, word in enumerate(words):
@@ -62,14 +62,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
-            # Their dashes are alike in all of them, and would make short names look so too.
+            # Without the dashes: all names have them, which would make short names look alike.
             options = {each.lstrip("-"): each for each in self._option_string_actions}
             like = nearest(unknown[0].lstrip("-"), options)
             advice = f"; did you mean {options[like]}?" if like else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
 
     def _unknown_names(self, words: Sequence[str]) -> Iterator[str]:
-        """Words that argparse takes for long options, and knows none that begin so."""
+        """Yield words that look like a long option, but are not the beginning of a known one."""
         for word in words:
             if word == "--":
                 return
@@ -88,7 +88,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_examples(parser: CommandParser, examples: str, command: str) -> None:
-    """Each command's help ends with the examples of it; `command` is how the lines of `examples` name the parser."""
+    """End the help of each subcommand with its lines of `examples`. `command` is the parser's name in these lines."""
     parser.epilog = examples
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

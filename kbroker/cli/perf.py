@@ -142,7 +142,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic(admin: AdminClient, arguments: argparse.Namespace) -> TopicDescription:
-    """It is made when `--partitions` says so. KbrokerError: it is there, with others."""
+    """Return the topic; make it if it is missing and `--partitions` is given.
+
+    Raises KbrokerError if it is missing without `--partitions`, or has another number of partitions.
+    """
     name: str = arguments.topic
     wanted: int | None = getattr(arguments, "partitions", None)
     if wanted is None:

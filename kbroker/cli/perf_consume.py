@@ -1,4 +1,4 @@
-"""`kbroker perf consume`: how fast what is in a topic can be read."""
+"""`kbroker perf consume`: how fast the messages of a topic can be read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _read_arrow(records: Records) -> int:
 
 
 WAYS: dict[str, Callable[[Records], int]] = {"records": _read_records, "arrow": _read_arrow}
-"""Reads what a poll has brought; returns the bytes of the values."""
+"""Functions that read the records of a poll and return the bytes of their values."""
 
 
 def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: bool) -> Finding:
@@ -48,7 +48,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
             reader = _Reader(consumer, chosen, arguments)
             tenth = max(1, min(reader.span, arguments.messages or reader.span) // 10)
             reader.read(tenth, arguments.warm_up, Progress(None, False)).raise_if_interrupted()
-    # One of its own: nothing that it reads has been fetched before the clock runs.
+    # Another consumer than the warm-up's: nothing has been fetched before the clock runs.
     with make(Consumer, options) as consumer:
         progress = Progress(None, shown)
         finding = _Reader(consumer, chosen, arguments).read(arguments.messages, arguments.seconds, progress)
@@ -57,7 +57,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
 
 
 class _Reader:
-    """Reads what there is now."""
+    """Reads the messages that are in the partitions when it is made."""
 
     def __init__(self, consumer: Consumer, partitions: Sequence[TopicPartition], arguments: argparse.Namespace):
         self._consumer = consumer
@@ -68,10 +68,10 @@ class _Reader:
         if not self._ends:
             raise KbrokerError(f"topic {arguments.topic!r} has no messages to read")
         self._starts = {partition: starts[partition] for partition in self._ends}
-        self.span = sum(end - starts[partition] for partition, end in self._ends.items())  #: offsets
+        self.span = sum(end - starts[partition] for partition, end in self._ends.items())  #: how many offsets
 
     def read(self, messages: int | None, seconds: float | None, progress: Progress) -> Finding:
-        """Until all partitions have come to their ends, or so many messages or seconds have passed."""
+        """Read until every partition's end, or until so many messages were read or so many seconds have passed."""
         read = size = 0
         interrupted = False
         clock = Clock()
@@ -87,7 +87,7 @@ class _Reader:
         return clock.finding(read, size, interrupted=interrupted)
 
     def _polls(self, messages: int | None, seconds: float | None) -> Iterator[Records]:
-        """What each poll brings that brings something."""
+        """Yield the records of each poll that has some. Raises TimedOut if none come for `--timeout`."""
         left = dict(self._ends)
         read = 0
         self._consumer.assign(self._starts)

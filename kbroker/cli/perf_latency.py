@@ -22,7 +22,7 @@ from kbroker.client.producer.producer import Producer
 from kbroker.model import TopicPartition
 
 NONCE_SIZE = 8
-LOOKS_EVERY_S = 0.2  #: what has become of a message that does not come back
+LOOKS_EVERY_S = 0.2  #: how often to check whether a message failed that has not come back
 
 LATENCY_OF = "from when a message is sent until it is acknowledged"
 LATENCY_OF_READ = "from when a message is sent until a consumer has it"
@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
 
 
 class OneByOne:
-    """`send` returns when its message is done with."""
+    """A load of one message at a time: `send` returns when its message was acknowledged or read."""
 
     def __init__(self, send: Callable[[bytes], None], payload: Payload, rate: float | None):
         self._send = send
@@ -110,7 +110,7 @@ class _Acknowledged:
 
 
 class _Read(_Acknowledged):
-    """And waits until a consumer has it; what others write to the topic meanwhile is passed over."""
+    """Sends a message and waits until a consumer has read it. Other messages in the topic are ignored."""
 
     def __init__(
         self, producer: Producer, arguments: argparse.Namespace, partitions: Sequence[int], consumer: Consumer

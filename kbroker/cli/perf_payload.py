@@ -1,4 +1,4 @@
-"""What `kbroker perf` sends: values made before the clock runs, used round and round."""
+"""The values that `kbroker perf` sends: made before the clock runs, and used again and again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from kbroker.errors import KbrokerError
 
 DEFAULT_SIZE = 100
 MADE_BYTES = 16 << 20
-MADE_MESSAGES = 100_000  #: so that a batch does not hold a message twice, which codecs would find
+MADE_MESSAGES = 100_000  #: so many that no batch has a message twice, which would help the codecs
 LETTERS = bytes(ord("A") + byte % 26 for byte in range(256))
 SEED = 7
 
 
 def values_of(arguments: argparse.Namespace) -> list[bytes]:
-    """The lines of `--payload`, or random letters of `--size`: the same ones each time."""
+    """Return the lines of `--payload`, or values of random letters, `--size` bytes each, the same in each run.
+
+    Raises KbrokerError if the file is empty, OSError if it cannot be read.
+    """
     if arguments.payload is not None:
         data = Path(arguments.payload).read_bytes()
         lines = data.removesuffix(b"\n").split(b"\n") if data else []
@@ -33,9 +36,9 @@ class Payload:
     """Hands out the values in turn."""
 
     def __init__(self, values: list[bytes], most: int):
-        """`most`: how many are taken at once."""
+        """`most`: the largest `count` of `take`."""
         self._count = len(values)
-        # What is taken never has to be put together, wherever it begins.
+        # Repeated so often that `take` is one slice, wherever it begins.
         self._values = values * (-(-most // len(values)) + 1)
         self._next = 0
 

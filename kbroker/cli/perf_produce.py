@@ -1,4 +1,4 @@
-"""`kbroker perf produce`: as many messages as go through, or as many as are wanted, and when they are acknowledged."""
+"""`kbroker perf produce`: how many messages a broker takes, at full speed or at a rate, and when it acknowledges."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kbroker.client.producer.producer import Producer
 
 PORTION_BYTES = 64 << 10
 PORTION_MESSAGES = 1000
-ROOM = 1 << 10  #: for what a batch has beside its values
-LAST_WORDS_S = 1.0  #: for what is under way when something has failed
+ROOM = 1 << 10  #: bytes of a batch besides its values
+LAST_WORDS_S = 1.0  #: how long messages under way are waited for after a failure
 LATENCY_OF = "from when a message is handed to the client until it and those handed over with it are acknowledged"
 LATENCY_OF_RATE = "from when a message was due until it is acknowledged"
 
@@ -36,7 +36,7 @@ def latency_of(arguments: argparse.Namespace) -> str:
 def producers_of(
     arguments: argparse.Namespace, values: Sequence[bytes], count: int, stack: ExitStack
 ) -> list[Producer]:
-    """`stack` closes them."""
+    """Make `count` producers, which `stack` closes."""
     timeout_ms = int(arguments.timeout * 1000)
     largest = max(map(len, values)) + ROOM
     request = PRODUCER["max.request.size"].default
@@ -84,7 +84,7 @@ def tenth(messages: int | None) -> int | None:
 
 
 class _Portion(NamedTuple):
-    """What is handed over together."""
+    """Messages that are handed to the client together."""
 
     messages: int
     size: int  #: bytes of their values
@@ -92,10 +92,10 @@ class _Portion(NamedTuple):
 
 
 class _Load:
-    """Hands over portions: each goes to one partition, and the next portion to the next.
+    """Hands portions of messages to the producers: each portion goes to one partition, the next portion to the next.
 
-    A portion's last message is the one whose acknowledgement is awaited. What is in its partition before it has been
-    acknowledged by then, or is looked for.
+    A callback waits for the acknowledgement of a portion's last message. The portion's other messages have usually been
+    acknowledged by then; if not, they are waited for.
     """
 
     def __init__(
@@ -115,16 +115,17 @@ class _Load:
         self._rate: float | None = arguments.rate
         self._interval_ns: float | None = None
         self._turn = 0
-        self._changed = threading.Condition()  # guards what follows: acknowledgements come on the clients' threads
+        self._changed = threading.Condition()  # guards the fields below: acknowledgements come on the clients' threads
         self._latency = Histogram()
         self._settled = 0
         self._settled_size = 0
         self._failure: BaseException | None = None
 
     def run(self, messages: int | None, seconds: float | None, progress: Progress) -> Finding:
-        """So many messages at most, for so long at most; then until all that were sent are acknowledged.
+        """Send at most `messages` for at most `seconds`, then wait until all of them are acknowledged.
 
-        Ctrl-C ends the one and shortens the other: what is acknowledged then counts.
+        Ctrl-C ends the sending and shortens the wait; messages that are acknowledged by then count. Raises the first
+        failure; TimedOut if acknowledgements do not come.
         """
         with self._changed:
             self._latency, self._settled, self._settled_size = Histogram(), 0, 0
@@ -140,7 +141,7 @@ class _Load:
                 progress.add_messages(count)
                 progress.add_bytes(given)
             not_sent = pace.not_sent(sent)
-            # The client bounds it by delivery.timeout.ms, which is --timeout unless -X has another.
+            # The client bounds a delivery by delivery.timeout.ms, which is --timeout unless -X sets it.
             limit_s = max(self._timeout_s, self._producers[0].options.seconds("delivery.timeout.ms")) + 10
             if not self._await_all(sent, limit_s):
                 raise TimedOut(f"{sent - self._settled} messages are not acknowledged after {limit_s:g} s")
@@ -153,7 +154,7 @@ class _Load:
             )
 
     def _send(self, count: int, due_ns: int) -> int:
-        """The bytes of their values."""
+        """Hand over `count` messages; return the bytes of their values."""
         turn = self._turn
         self._turn += 1
         producer = self._producers[turn % len(self._producers)]
@@ -171,7 +172,7 @@ class _Load:
         failure = delivery.exception(0)
         if failure is None and others is not None:
             if not others.done():
-                # The answers of two batches came the wrong way round: this one waits for its turn on another thread.
+                # The answers of two batches came in the wrong order: wait for the other one on another thread.
                 threading.Thread(target=self._await_others, args=(others, portion)).start()
                 return
             failure = others.exception(0)
@@ -197,7 +198,7 @@ class _Load:
             self._changed.notify()
 
     def _await_all(self, sent: int, limit_s: float) -> bool:
-        """Whether they are acknowledged in time. Raises what has failed."""
+        """Wait until `sent` messages are acknowledged. False if that takes too long. Raises the first failure."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._settled >= sent, limit_s)
             if self._failure is not None:

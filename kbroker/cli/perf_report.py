@@ -1,4 +1,4 @@
-"""What `kbroker perf` has found out, and how it tells it."""
+"""The figures that `kbroker perf` has measured, and their printing."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Finding:
     seconds: float
     cpu_seconds: float
     latency: Histogram | None = None
-    not_sent: int = 0  #: of a load with a rate: what was due when its time was over, and had not been handed over
-    interrupted: bool = False  #: by Ctrl-C; the figures are of what was done before
+    not_sent: int = 0  #: with a rate: messages that were due when the time was over, and had not been handed over
+    interrupted: bool = False  #: by Ctrl-C; the figures are those of the time before
 
     def raise_if_interrupted(self) -> None:
-        """KeyboardInterrupt, where it is of a warm-up."""
+        """Raise KeyboardInterrupt if this load, a warm-up, was interrupted."""
         if self.interrupted:
             raise KeyboardInterrupt
 
 
 class Clock:
-    """Wall time and CPU time of this process, from its making on."""
+    """Wall time, and CPU time of this process, since the clock was made."""
 
     def __init__(self) -> None:
         self._cpu = time.process_time()
         self.started_ns = time.perf_counter_ns()
 
     def finding(self, messages: int, size: int, **more: Any) -> Finding:
-        """As of now."""
+        """Return a finding with the times up to now."""
         seconds = (time.perf_counter_ns() - self.started_ns) / 1e9
         return Finding(messages, size, max(seconds, 1e-9), time.process_time() - self._cpu, **more)
 
 
 def report(finding: Finding, arguments: argparse.Namespace, latency_of: str) -> None:
-    """`latency_of`: from when to when."""
+    """Print a finding. `latency_of` says from when to when a latency counts."""
     messages, seconds = max(finding.messages, 1), finding.seconds
     rate: float | None = getattr(arguments, "rate", None)
     if arguments.json:

@@ -39,9 +39,9 @@ EXAMPLES = """examples:
 """
 
 READ_SIZE = 256 << 10
-LARGEST_REQUEST = 256 << 20  #: whether a message is too large is for the broker to say
+LARGEST_REQUEST = 256 << 20  #: so large that the broker decides which message is too large
 LOOKS_EVERY_S = 0.2
-LAST_WORDS_S = 1.0  #: for what is under way when something has failed
+LAST_WORDS_S = 1.0  #: how long messages under way are waited for after a failure
 FORMATS = {
     "lines": "each line is a message; it ends with a line feed, and all before that is the message's",
     "json": "each line is a message in JSON, as consume --format json prints it",
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_what_is_awaited(admin: AdminClient, topic: str) -> None:
-    """Some brokers make a topic that is written to, and whoever waits for one that does not is to know for what."""
+    """Tell the user if the topic does not exist: some brokers make it, others let the command wait in vain."""
     try:
         admin.describe_topics([topic])
     except BrokerError as error:
@@ -121,7 +121,7 @@ def _say_what_is_awaited(admin: AdminClient, topic: str) -> None:
 
 
 def _size_of(inputs: Sequence[BinaryIO]) -> int | None:
-    """Bytes in all of them, where that is known."""
+    """Return the bytes in all inputs; None if one of them is not a regular file."""
     found = [os.fstat(file.fileno()) for file in inputs]
     return sum(each.st_size for each in found) if all(stat.S_ISREG(each.st_mode) for each in found) else None
 
@@ -133,7 +133,7 @@ def _is_shown(arguments: argparse.Namespace, inputs: Sequence[BinaryIO]) -> bool
 
 
 class _Sender:
-    """Sends messages to one topic; raises what became of them as soon as that is known."""
+    """Sends messages to one topic. Its methods raise the error of an earlier message as soon as it is known."""
 
     def __init__(self, producer: Producer, arguments: argparse.Namespace, progress: Progress):
         self._producer = producer
@@ -147,7 +147,7 @@ class _Sender:
         self._line_number = 0
 
     def send_all(self, file: BinaryIO) -> None:
-        """Everything in it."""
+        """Send all messages of a file."""
         if self._arguments.format == "file":
             data = file.read()
             self._send_values([data])
@@ -159,13 +159,16 @@ class _Sender:
             send(lines)
 
     def finish(self) -> None:
-        """Wait for all of them."""
+        """Wait until every message is acknowledged."""
         while self._under_way:
             self._under_way.popleft().result()
         self._progress.finish()
 
     def _portions(self, file: BinaryIO) -> Iterator[list[bytes]]:
-        """Its lines, as many as are there at once. While none come it is looked what has become of those before."""
+        """Yield the lines of a file, as many as are there at once.
+
+        While no line comes, earlier messages are checked for errors.
+        """
         rest = b""
         while True:
             if file.isatty():
@@ -203,7 +206,7 @@ class _Sender:
             self._refuse(f"line {self._line_number + 1} of the input has no {self._arguments.key_separator!r}")
 
     def _refuse(self, what: str) -> NoReturn:
-        """A line of the input. Those before it are messages, whatever was read in one piece with it."""
+        """Refuse a line of the input, after the lines before it were delivered. Raises KbrokerError."""
         self.finish()
         before = counted(self._progress.messages, "message")
         raise KbrokerError(f"{what}; {before} before it {'is' if self._progress.messages == 1 else 'are'} delivered")

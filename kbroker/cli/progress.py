@@ -1,4 +1,4 @@
-"""How far a long command is: one line on stderr that is written again and again."""
+"""The progress of a long command: one line on stderr that is overwritten again and again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class Progress:
-    """Counts messages and bytes. `total`: how many bytes there will be; None: nobody knows. Prints only if `shown`."""
+    """Counts messages and bytes, and prints them if `shown`. `total`: how many bytes there will be; None: unknown."""
 
     def __init__(self, total: int | None, shown: bool):
         self._total = total
@@ -31,7 +31,7 @@ class Progress:
             self._print(self.line())
 
     def finish(self) -> None:
-        """The last line stays."""
+        """Print the last line, and keep it."""
         if self._shown:
             self._print(self.line())
             sys.stderr.write("\n")
@@ -54,7 +54,7 @@ class Progress:
 
 
 def in_units(size: float) -> str:
-    """`1.5 MB`."""
+    """Return a size with a unit of powers of 1000: `1.5 MB`."""
     for unit in UNITS[:-1]:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,5 +1,7 @@
-"""What the broker tells the service manager that started it, as systemd's sd_notify(3) does: a datagram to the socket
-that `NOTIFY_SOCKET` names. Without the variable nobody is told."""
+"""Notifications to the service manager that started the broker, as with systemd's sd_notify(3).
+
+Each is a datagram to the socket in the environment variable `NOTIFY_SOCKET`; without the variable nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 class ServiceManager:
-    """Reached, or not there. Telling it never fails: a line in the log says what was in the way."""
+    """The service manager, if there is one. A notification that cannot be sent is logged; nothing is raised."""
 
     def __init__(self) -> None:
         self._address = os.environ.get(VARIABLE, "")
 
     def ready(self, status: str) -> None:
-        """Clients can connect; also the end of `reloading`."""
+        """Tell that clients can connect, or that reloading has ended."""
         self._tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Settings are being read again."""
+        """Tell that settings are being read again."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
@@ -34,7 +36,7 @@ class ServiceManager:
         address = self._address
         if not address:
             return
-        # An @ stands for the null byte in front of a name that is in no file system.
+        # An @ stands for the null byte at the start of an abstract socket's name.
         target = "\0" + address[1:] if address.startswith("@") else address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told:

@@ -44,9 +44,9 @@ EXAMPLES = """examples:
   KBROKER_HTTP_ADDRESS=127.0.0.1:9464 kbroker start           /metrics, /health and /ready
 """
 
-# Beyond the time that the broker takes for itself (kbroker.stop.timeout.ms).
+# How long a stop may take beyond kbroker.stop.timeout.ms before the process is ended.
 STOP_GRACE_S = 5.0
-# Who sends a signal to a process and to its group, as timeout(1) does, means it once.
+# Two stop signals within this time count as one: timeout(1) sends one to the process and one to its group.
 SAME_SIGNAL_S = 0.5
 
 
@@ -98,11 +98,11 @@ def serve(
     ready_fd: int | None = None,
     lifeline_fd: int | None = None,
 ) -> int:
-    """The same for who has no command line: kbroker.testing, which does not wait for argparse."""
+    """Run a broker without a command line, and return the exit code. kbroker.testing uses it, to spare argparse."""
     started = _process_start()
     if lifeline_fd is not None:
         _hang_on(lifeline_fd)
-    gc.disable()  # what a start makes is there to stay
+    gc.disable()  # the objects that a start makes stay
     faulthandler.enable()
 
     def load() -> BrokerConfig:
@@ -134,7 +134,7 @@ def _tell_notices(config: BrokerConfig) -> None:
 
 
 def open_to_others(config: BrokerConfig) -> list[str]:
-    """One line for each listener that others than this machine reach without authentication."""
+    """Return a warning for each listener that other machines can reach, without authentication."""
     return [
         f"{endpoint} takes everybody who reaches it: there is no authentication"
         for endpoint in config.listeners
@@ -192,7 +192,7 @@ def _stop(config: BrokerConfig, broker: Broker) -> None:
 
 
 def _read_again(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
-    """What can be taken of the settings as they are given now. Nothing is, where something is wrong with them."""
+    """Read the settings again and take those that a running broker can change. If one is wrong, nothing is changed."""
     try:
         config = load()
         reading = broker.read_again(config)
@@ -212,7 +212,7 @@ def _tell_ready(ready_fd: int, broker: Broker) -> None:
 
 
 def _hang_on(lifeline_fd: int) -> None:
-    """Have the system kill this process when the pipe breaks: at once, and whatever its threads do, stopped or not."""
+    """Have the kernel kill this process as soon as the pipe's other end is closed, even if the process is stopped."""
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
@@ -221,7 +221,7 @@ def _hang_on(lifeline_fd: int) -> None:
 
 
 def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> str:
-    """What it serves."""
+    """Log that the broker is ready; return its addresses and directories as text."""
     addresses = ", ".join(str(endpoint) for endpoint in broker.endpoints)
     directories = ", ".join(str(Path(directory).absolute()) for directory in config.log_dirs)
     serves = f"serves {addresses}; data in {directories}"
@@ -230,16 +230,17 @@ def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> str:
 
 
 class StopSignals:
-    """The first Ctrl-C or SIGTERM ends the broker, a later one the process; SIGHUP ends nothing. `wait` has them all.
+    """Takes the signals of a broker's process; `wait` returns them.
 
-    Stops that were ignored stay so. Nothing is raised out of a signal: it may come where an exception is lost or a lock
-    is held. `wait` reads what the system's handler has written: it misses no signal, not even one that comes just
-    before it waits.
+    The first Ctrl-C or SIGTERM stops the broker, a later one ends the process; SIGHUP does neither. A stop signal that
+    was ignored when the process started stays ignored. The handlers raise nothing: an exception could be lost, or leave
+    a lock held. `wait` reads a pipe that the C-level handler writes to, so it misses no signal, not even one that comes
+    just before it waits.
     """
 
     def __init__(self) -> None:
         self.on_first: Callable[[], object] | None = None
-        """Called on a thread of its own when the first stop comes."""
+        """Called, on a thread of its own, at the first stop signal."""
         self._first = 0.0
         self._come, told = os.pipe()
         os.set_blocking(told, False)
@@ -248,16 +249,16 @@ class StopSignals:
         self._numbers = [number for number in stops if signal.getsignal(number) != signal.SIG_IGN]
         for number in self._numbers:
             signal.signal(number, self._take)
-        # The system's own handler would end the process; that of Python writes to the pipe.
+        # The default action would end the process; with a Python handler, the signal is written to the pipe.
         signal.signal(signal.SIGHUP, lambda *_: None)
 
     @property
     def has_come(self) -> bool:
-        """Whether somebody wants the end."""
+        """Whether a stop signal has come."""
         return self._first != 0.0
 
     def wait(self) -> int:
-        """The next signal's number."""
+        """Wait for the next signal and return its number."""
         return os.read(self._come, 1)[0]
 
     def ignore(self) -> None:
@@ -268,14 +269,14 @@ class StopSignals:
         if self._first == 0.0:
             self._first = time.monotonic()
             if self.on_first is not None:
-                # What it does takes locks, and the code that the signal has come into may hold them.
+                # On another thread: it takes locks that the interrupted code may hold.
                 _thread.start_new_thread(self.on_first, ())
         elif time.monotonic() - self._first > SAME_SIGNAL_S:
             _give_up()
 
 
 def _bound_stop(config: BrokerConfig) -> None:
-    """End the process when the stop that begins now takes too long."""
+    """End the process if the stop that begins now takes longer than kbroker.stop.timeout.ms and STOP_GRACE_S."""
     timer = threading.Timer(config["kbroker.stop.timeout.ms"] / 1000 + STOP_GRACE_S, _give_up)
     timer.daemon = True
     timer.start()
@@ -287,6 +288,6 @@ def _give_up(*_: object) -> None:
 
 
 def _process_start() -> float:
-    """When this process was started, on the boot clock, in seconds; ticks of 10 ms."""
+    """Return when this process was started, in seconds of CLOCK_BOOTTIME, to 10 ms."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What several commands ask of a cluster about its topics and partitions."""
+"""Questions about topics and partitions that several commands ask a cluster."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kbroker.model import TopicPartition
 from kbroker.rules.nearest import nearest
 
 Chosen = tuple[str, list[int] | None]
-"""A topic and some of its partitions, or all."""
+"""A topic and some of its partitions; None: all."""
 
 
 def topic_partitions(text: str) -> Chosen:
-    """`TOPIC` or `TOPIC:0,2-4`: for argparse."""
+    """Parse `TOPIC` or `TOPIC:0,2-4`, for argparse. Raises ArgumentTypeError."""
     topic, colon, partitions = text.partition(":")
     return topic, args.partition_list(partitions) if colon else None
 
 
 def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
-    """Topics by name. Raises KbrokerError if one is not there; the message has the name that is most like it."""
+    """Return topics by name. Raises KbrokerError if one does not exist; the message suggests the nearest name."""
     found, error = described_and_error(admin, list(names))
     if error is not None:
         raise error
@@ -34,7 +34,7 @@ def described(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescri
 def described_and_error(
     admin: AdminClient, names: Sequence[str]
 ) -> tuple[dict[str, TopicDescription], KbrokerError | None]:
-    """The topics that are there, and what there is to say of those that are not."""
+    """Return the topics that exist, and the error about those that do not; None if all exist."""
     try:
         return admin.describe_topics(names), None
     except BrokerError as error:
@@ -44,7 +44,7 @@ def described_and_error(
 
 @contextmanager
 def missing_topics_named(admin: AdminClient, names: Iterable[str]) -> Iterator[None]:
-    """Where something is done with topics: of those that are not there the error has the nearest that are."""
+    """A context manager around work on topics: the error about a missing topic suggests the nearest existing name."""
     try:
         yield
     except BrokerError as error:
@@ -58,14 +58,14 @@ def _with_advice(admin: AdminClient, names: Iterable[str], error: BrokerError) -
 
 
 def similar_topics(admin: AdminClient, names: Iterable[str]) -> str:
-    """`; did you mean ...?` of those names that no topic has; empty where none is like them."""
+    """Return `; did you mean ...?` for the names that no topic has; empty if no topic has a similar name."""
     known = admin.list_topics(internal=True)
     like = [found for name in names if name not in known and (found := nearest(name, known))]
     return f"; did you mean {', '.join(dict.fromkeys(like))}?" if like else ""
 
 
 def chosen_partitions(admin: AdminClient, chosen: Sequence[Chosen]) -> list[TopicPartition]:
-    """Raises KbrokerError if a topic or a partition is not there."""
+    """Return the chosen partitions, each once. Raises KbrokerError if a topic or a partition does not exist."""
     topics = described(admin, [topic for topic, _ in chosen])
     found: list[TopicPartition] = []
     for topic, wanted in chosen:
@@ -76,14 +76,14 @@ def chosen_partitions(admin: AdminClient, chosen: Sequence[Chosen]) -> list[Topi
 
 
 def led_partitions(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
-    """Those that have a leader to ask."""
+    """Return the partitions that have a leader."""
     return [
         TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions if each.leader >= 0
     ]
 
 
 def offsets_at(admin: AdminClient, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
-    """The first offset at or after a time, EARLIEST or LATEST; -1 where no record is so late."""
+    """Return each partition's first offset at or after a time, or at EARLIEST or LATEST; -1: no record is so late."""
     if not partitions:
         return {}
     return {partition: each.offset for partition, each in admin.list_offsets(partitions, at).items()}
@@ -98,7 +98,7 @@ def end_offsets(admin: AdminClient, partitions: Collection[TopicPartition]) -> d
 
 
 def replica_sizes(admin: AdminClient) -> dict[tuple[int, TopicPartition], int]:
-    """Bytes by broker and partition; nothing of brokers that do not tell, which are those before Kafka 1.0."""
+    """Return the bytes of each replica, by broker and partition. Brokers before Kafka 1.0 do not tell theirs."""
     try:
         directories = admin.describe_log_dirs()
     except PartialFailure as error:

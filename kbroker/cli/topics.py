@@ -128,7 +128,7 @@ def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode | None) -> None:
-    """All of them, whatever becomes of one; then the first error that is not forgiven is raised."""
+    """Call `do` for every name, then raise the first error that is not `forgiven`."""
     first: BrokerError | None = None
     for name in names:
         try:
@@ -192,7 +192,7 @@ def _print_topics(shown: Iterable[dict[str, Any]]) -> None:
 
 
 class _Facts:
-    """Where partitions begin and end, and how large replicas are, as far as anybody tells."""
+    """Start and end offsets of partitions and sizes of replicas, as far as they are known."""
 
     def __init__(self, admin: AdminClient, topics: Iterable[TopicDescription]):
         led = led_partitions(topics)
@@ -202,7 +202,10 @@ class _Facts:
 
 
 def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry], facts: _Facts) -> dict[str, Any]:
-    """With the settings of its own only. `messages`: end less start, so that what compaction removed counts, too."""
+    """Return a topic as JSON data, with only the settings that were set on it.
+
+    `messages` is the end offset less the start offset: messages that compaction removed count, too.
+    """
     partitions: list[dict[str, Any]] = []
     for each in topic.partitions:
         partition = TopicPartition(topic.name, each.partition)
@@ -232,7 +235,7 @@ def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry], facts:
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """None: one of them is not known."""
+    """Return the sum; None if one of the numbers is unknown."""
     found = list(numbers)
     return None if None in found else sum(number for number in found if number is not None)
 

@@ -1,7 +1,7 @@
 """List and describe transactions and producers, find transactions that hang and abort them (KIP-664).
 
-A transaction hangs when its coordinator does not know of it, or not of a partition that it has written to: no marker
-will come, and readers of committed messages wait in that partition for ever.
+A transaction hangs in a partition if its coordinator does not know the transaction, or does not know that it has
+written to the partition: no marker will come, and readers of committed messages wait in that partition for ever.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _describe_producers(admin: AdminClient, arguments: argparse.Namespace) -> No
 
 
 def _partition(admin: AdminClient, arguments: argparse.Namespace) -> TopicPartition:
-    """That of `--topic` and `--partition`. KbrokerError: there is none."""
+    """Return the partition of `--topic` and `--partition`. Raises KbrokerError if it does not exist."""
     topic = described_topics(admin, [arguments.topic])[arguments.topic]
     known = [each.partition for each in topic.partitions]
     args.require_known_partitions(arguments.topic, [arguments.partition], known)
@@ -223,7 +223,7 @@ def _find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _searched(admin: AdminClient, arguments: argparse.Namespace) -> list[TopicPartition]:
-    """The partitions to look at; those that have no leader now are left out unless they were asked for."""
+    """Return the partitions to search. A partition without a leader is left out, unless the user named it."""
     if arguments.partition is not None:
         return [_partition(admin, arguments)]
     if arguments.broker_id not in (None, *(broker.node_id for broker in admin.describe_cluster().brokers)):
@@ -238,7 +238,7 @@ def _searched(admin: AdminClient, arguments: argparse.Namespace) -> list[TopicPa
 
 
 def _without_a_coordinator(admin: AdminClient, candidates: Sequence[Open]) -> list[Open]:
-    """Those that no coordinator has on its list of partitions to write markers to."""
+    """Return the open transactions whose partition no coordinator has on its list for markers."""
     if not candidates:
         return []
     awaited: dict[int, tuple[TopicPartition, ...]] = {}

@@ -1,8 +1,8 @@
 """Check the files of log directories, and say at which byte something is wrong.
 
-Takes log directories, directories of partitions and single files; writes nothing, and a broker may be at work in them:
-what it is writing at the moment is no finding. Exit code 0: nothing wrong, 1: something is. A broker repairs what it
-can when it starts, so nothing is repaired here.
+Takes log directories, directories of partitions and single files; writes nothing. A broker may be running on them: what
+it is writing at the moment is no finding. Exit code 0: nothing is wrong; 1: something is. Nothing is repaired: a broker
+repairs what it can when it starts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class ProgressLine:
-    """How many bytes have been read so far, on a terminal; elsewhere nothing."""
+    """A line with the number of bytes read so far, if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()

@@ -1,6 +1,6 @@
-"""What the cluster agrees on: brokers, topics, partitions, their configs and ids, and who changes them.
+"""The cluster's metadata: brokers, topics, partitions, their configs and ids, and the changes to them.
 
-`image.py` is what everybody reads (immutable, swapped whole), `topics.py` what changes it (durable in the coordination
-store before anybody hears yes), `topic_configs.py` the settings a topic has. Logs on disk are not known here: a
-`PartitionHost` is told which ones to have. Read `image.py` first.
+`image.py` is what readers use: immutable, and replaced as a whole. `topics.py` makes changes, each durable in the
+coordination store before it is answered. `topic_configs.py` has the settings of a topic. This package does not know the
+logs on disk: it tells a `PartitionHost` which logs to have. Read `image.py` first.
 """

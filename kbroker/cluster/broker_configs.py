@@ -1,7 +1,8 @@
-"""A broker's settings as clients see and change them: four layers, the strongest first.
+"""A broker's settings as clients see and change them, in four layers.
 
-What was set for this broker while it runs, what was set for all brokers while they run, what it was started with, and
-the defaults. The settings themselves are given as data: this package sits below the one that knows them.
+The strongest layer first: dynamic settings of this broker, dynamic settings of all brokers, the settings that the
+broker was started with, and the defaults. The table of settings is passed in as data: `kbroker.config`, which has it,
+is above this package.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kbroker.rules.config_values import Kind, Value, format_value
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from. On the wire. Do not renumber."""
+    """The source of a config's value. On the wire. Do not renumber."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -31,7 +32,7 @@ class ConfigSource(IntEnum):
 
 
 class BrokerSetting(Protocol):
-    """What must be known of a setting."""
+    """The description of a setting that this module needs."""
 
     @property
     def name(self) -> str: ...
@@ -47,12 +48,12 @@ class BrokerSetting(Protocol):
         ...
 
     def parse(self, text: str) -> Value:
-        """ConfigError for what is no value of it."""
+        """The value that `text` stands for. Raises ConfigError if the setting may not have it."""
         ...
 
 
 class Synonym(NamedTuple):
-    """A setting that gives a value, or would if those before it did not. A sensitive one's value is None."""
+    """A setting that gives a config's value, or would if the synonyms before it were unset. None: a hidden value."""
 
     name: str
     value: str | None
@@ -60,7 +61,7 @@ class Synonym(NamedTuple):
 
 
 class BrokerConfigs:
-    """One broker's settings. Immutable; the dynamic layers are in the image that each call is given."""
+    """One broker's settings. Immutable: the dynamic layers are in the metadata image that is passed to each call."""
 
     def __init__(
         self,
@@ -69,8 +70,9 @@ class BrokerConfigs:
         given: Mapping[str, str],
         check: Callable[[Mapping[str, str]], object] | None = None,
     ):
-        """`given`: what it was started with, as text. `check` raises ConfigError for dynamic settings of `settings`
-        that contradict the others.
+        """`given` are the settings that the broker was started with, as text.
+
+        `check` raises ConfigError if the dynamic settings passed to it contradict the others.
         """
         self.node_id = node_id
         self.settings = settings
@@ -80,7 +82,7 @@ class BrokerConfigs:
         self._check = check
 
     def layers(self, image: MetadataImage) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
-        """What each source says, the strongest first."""
+        """The settings of each layer, as text by name, the strongest layer first."""
         return (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, image.broker_configs.get(str(self.node_id), {})),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_configs.get(DEFAULT_ENTITY, {})),
@@ -89,14 +91,14 @@ class BrokerConfigs:
         )
 
     def value(self, name: str, image: MetadataImage) -> str | None:
-        """What holds, as text; None for a setting that is unset or unknown."""
+        """The effective value of a setting, as text; None if it is unset or unknown."""
         for _, values in self.layers(image):
             if name in values:
                 return values[name]
         return None
 
     def lookup(self, image: MetadataImage) -> Callable[[str], str | None]:
-        """`value` for many names of one image."""
+        """A function like `value` for one image, faster for many names."""
         layers = [values for _, values in reversed(self.layers(image))]
         merged: dict[str, str] = {}
         for values in layers:
@@ -104,10 +106,10 @@ class BrokerConfigs:
         return merged.get
 
     def synonyms(self, name: str, image: MetadataImage, *, sensitive: bool = False) -> list[Synonym]:
-        """All that could give the value of setting `name`, in the order in which they count; empty if nothing does.
+        """The synonyms that could give the value of setting `name`, the strongest first.
 
-        Beginning with the setting itself: where only another unit of it was set (log.retention.hours for
-        log.retention.ms) Kafka names none, and so do we.
+        The first is a value of `name` itself: stronger synonyms in other units (log.retention.hours for
+        log.retention.ms) are left out, as in Kafka. So the list is empty if only those are set.
         """
         names = broker_synonyms(name)
         found = [
@@ -121,9 +123,9 @@ class BrokerConfigs:
         return found
 
     def check_dynamic(self, changes: Mapping[str, str]) -> None:
-        """ConfigError, in Kafka's words, unless `changes` may be set while brokers run.
+        """Check that `changes` may be set while the broker runs. Raises ConfigError, in Kafka's words, if not.
 
-        Names that no setting has are let through, as Kafka does: they may be for something that reads them later.
+        Unknown names are accepted, as in Kafka: another component or release may read them later.
         """
         known = {name: self.settings[name] for name in changes if name in self.settings}
         fixed = [name for name, setting in known.items() if not setting.dynamic]

@@ -1,4 +1,4 @@
-"""This process's loggers as resources of the BROKER_LOGGER type (KIP-412): those of kbroker, and the root as "root"."""
+"""The loggers of this process as BROKER_LOGGER resources (KIP-412): those of kbroker, and the root logger as "root"."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LEVELS = {
 
 
 def logger_levels() -> dict[str, str]:
-    """The level that each logger lets through."""
+    """The effective level of each logger, by name."""
     names = sorted(name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "kbroker")
     return {name: _level_name(_logger(name).getEffectiveLevel()) for name in [ROOT, *names]}
 
 
 def check_logger_changes(wishes: list[Wish]) -> None:
-    """ProtocolError unless each wish can be carried out."""
+    """Raise ProtocolError if one of the wishes cannot be carried out."""
     known = logger_levels()
     for name, operation, value in wishes:
         if operation in (Op.APPEND, Op.SUBTRACT):
@@ -46,7 +46,10 @@ def check_logger_changes(wishes: list[Wish]) -> None:
 
 
 def change_loggers(wishes: list[Wish]) -> None:
-    """Set levels, or leave them to the logger above (DELETE). Until the next start. `wishes` have been checked."""
+    """Set levels, or with DELETE leave them to the parent logger. `wishes` must have been checked.
+
+    The levels last until the process ends.
+    """
     for name, operation, value in wishes:
         _logger(name).setLevel(logging.NOTSET if operation == Op.DELETE else _LEVELS[value or ""])
 
@@ -56,5 +59,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_name(level: int) -> str:
-    """The nearest name at or above `level`."""
+    """The name of the lowest named level that is not below `level`."""
     return next((name for name, value in _LEVELS.items() if level <= value), "FATAL")

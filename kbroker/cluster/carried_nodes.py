@@ -1,7 +1,7 @@
-"""The nodes that go from Kafka's ZooKeeper to a broker that stands alone, and back: which they are, read from either.
+"""Reads the nodes that are carried from Kafka's ZooKeeper to a single broker's store, and back.
 
-Not carried: who is alive (/brokers/ids, /controller), watches for changes, ACLs, delegation tokens, settings of groups
-(Kafka with a ZooKeeper has none).
+Not carried: live brokers and the controller (/brokers/ids, /controller), notifications of changes, ACLs, delegation
+tokens, and configs of groups (Kafka with ZooKeeper has none).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.coordination.store import NoNode, Stat
 from kbroker.errors import KbrokerError
 
 AS_THEY_ARE = ("/config/brokers", "/config/clients", "/config/users", "/config/ips")
-"""Settings whose trees are carried whole."""
+"""Trees of configs that are carried whole."""
 SINGLE = (paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.PRODUCER_ID_BLOCK)
 REASSIGNMENTS = "/admin/reassign_partitions"
 MIGRATION = "/migration"
@@ -28,11 +28,11 @@ Nodes = dict[str, bytes]
 
 
 class CannotCarry(KbrokerError):
-    """What is there does not fit what is wanted; nothing was changed."""
+    """The transfer is refused because of what a store holds; nothing was changed."""
 
 
 class Source(Protocol):
-    """What both kinds of store have for who reads whole trees."""
+    """The calls of both kinds of store that reading whole trees needs."""
 
     def children(self, path: str) -> list[str]: ...
     def get_many(self, paths: Sequence[str], /) -> Sequence[tuple[bytes, Stat] | None]: ...
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class CarriedNodes:
-    """What a store holds of what can be carried, and what decides whether it may be."""
+    """The nodes of a store that can be carried, and what decides whether they may be."""
 
     nodes: Nodes = field(default_factory=dict)
     live_brokers: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class CarriedNodes:
 
     @property
     def cluster_id(self) -> str | None:
-        """None in a store where there is no cluster yet."""
+        """The cluster's id; None if the store holds no cluster yet."""
         data = self.nodes.get(paths.CLUSTER_ID)
         return None if data is None else paths.decode_cluster_id(paths.CLUSTER_ID, data)
 
@@ -63,7 +63,7 @@ class CarriedNodes:
 
     @property
     def producer_ids(self) -> paths.ProducerIdBlock | None:
-        """The block given out last."""
+        """The block of producer ids that was given out last, if any."""
         data = self.nodes.get(paths.PRODUCER_ID_BLOCK)
         return paths.decode_producer_id_block(paths.PRODUCER_ID_BLOCK, data) if data else None
 
@@ -81,7 +81,7 @@ class CarriedNodes:
 
 
 def read_carried(source: Source) -> CarriedNodes:
-    """Everything that is there to be carried. Raises StoreUnavailable, StoreCorrupt."""
+    """Read all nodes that can be carried. Raises StoreUnavailable or StoreCorrupt if that fails."""
     found = CarriedNodes(live_brokers=names_below(source, paths.BROKER_IDS))
     wanted = [*SINGLE, *_topic_paths(source)]
     for root in AS_THEY_ARE:
@@ -101,7 +101,7 @@ def read_carried(source: Source) -> CarriedNodes:
 
 
 def names_below(source: Source, path: str) -> list[str]:
-    """Of the children; none of a node that is not there."""
+    """The names of a node's children; empty if the node does not exist."""
     try:
         return source.children(path)
     except NoNode:
@@ -121,7 +121,7 @@ def _topic_paths(source: Source) -> list[str]:
 
 
 def paths_below(source: Source, root: str) -> list[str]:
-    """Of the nodes under `root`, each behind the one above it."""
+    """The paths of all nodes below `root`, each after its parent."""
     found: list[str] = []
     waiting = [root]
     while waiting:
@@ -133,5 +133,5 @@ def paths_below(source: Source, root: str) -> list[str]:
 
 
 def differing(wanted: Mapping[str, bytes], there: Mapping[str, bytes]) -> list[str]:
-    """The paths whose data is another one, sorted: parents first."""
+    """The paths in `wanted` that are missing in `there` or have other data, sorted, so that parents come first."""
     return sorted(path for path, data in wanted.items() if there.get(path) != data)

@@ -1,6 +1,6 @@
-"""What a request to change configs comes to: the rules of AlterConfigs and IncrementalAlterConfigs (KIP-339).
+"""Computes the result of a request to change configs: the rules of AlterConfigs and IncrementalAlterConfigs (KIP-339).
 
-Pure: current configs and wishes in, the configs to be out, or the ProtocolError that Kafka gives.
+Pure functions: current configs and wishes in, the new configs out, or the ProtocolError that Kafka gives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.rules.config_values import Kind
 
 
 class Op(IntEnum):
-    """What to do with one config. On the wire. Do not renumber."""
+    """An operation on one config. On the wire. Do not renumber."""
 
     SET = 0
     DELETE = 1
@@ -23,7 +23,7 @@ class Op(IntEnum):
 
 
 class Wish(NamedTuple):
-    """One config to change. `operation` is as it came: it may be none of `Op`."""
+    """One config to change. `operation` is as in the request, so it may not be an `Op`."""
 
     name: str
     operation: int
@@ -31,7 +31,7 @@ class Wish(NamedTuple):
 
 
 def check_wishes(wishes: Sequence[Wish]) -> None:
-    """What is wrong with a list of wishes whatever they are for: names twice, no value where one is needed."""
+    """Raise ProtocolError if wishes are wrong for any resource: a name twice, a missing value, an unknown operation."""
     if len({wish.name for wish in wishes}) < len(wishes):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [wish.name for wish in wishes if wish.value is None and wish.operation != Op.DELETE]
@@ -49,9 +49,10 @@ def apply_wishes(
     inherited: Callable[[str], str],
     refusal: Callable[[Wish], str],
 ) -> dict[str, str]:
-    """`current` with `wishes` carried out. `inherited`: what a list holds that is not in `current`.
+    """Return `current` with `wishes` carried out.
 
-    `refusal` words the error for a list operation on something that is no list.
+    `inherited` returns the value of a list config that is not in `current`. Raises ProtocolError, with the text from
+    `refusal`, for APPEND or SUBTRACT on a config that is not a list.
     """
     result = dict(current)
     for name, operation, value in wishes:

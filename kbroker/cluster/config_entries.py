@@ -14,7 +14,7 @@ from kbroker.rules.config_values import Kind, format_value
 
 
 class ConfigEntry(NamedTuple):
-    """One setting of one resource. A sensitive value is None, as is an unset one."""
+    """One config of one resource. `value` is None if it is unset or sensitive."""
 
     name: str
     value: str | None
@@ -27,14 +27,14 @@ class ConfigEntry(NamedTuple):
 
 
 def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
-    """Every setting of a topic, by name."""
+    """Every config of a topic, sorted by name."""
     lookup = broker.lookup(image)
     for config in TOPIC_CONFIGS.values():
         own = topic.configs.get(config.name)
         value = format_value(broker_default(config, lookup)) if own is None else format_value(config.parse(own))
         synonyms = broker.synonyms(config.synonyms[0].name, image) if config.synonyms else []
         if config.synonyms and config.synonyms[0].name not in broker.settings:
-            # A broker setting of Kafka's that is not one here: what it would say is the topic's default.
+            # kbroker does not have this broker setting of Kafka's: show it with the topic config's default.
             default = format_value(config.default)
             synonyms = [Synonym(config.synonyms[0].name, default, ConfigSource.DEFAULT_CONFIG)]
         if own is not None:
@@ -44,7 +44,10 @@ def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> 
 
 
 def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> ConfigSource:
-    """Where the value comes from in CreateTopics, which counts settings in other units: log.retention.hours is one."""
+    """The source of a topic config's value in CreateTopics, where settings in other units count too.
+
+    log.retention.hours is such a setting for retention.ms.
+    """
     if config.name in topic.configs:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     for source, values in broker.layers(image):
@@ -54,7 +57,7 @@ def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: B
 
 
 def group_entries(group_id: str, image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
-    """Every setting of a group, whether there is such a group or not."""
+    """Every config of a group, whether the group exists or not."""
     lookup, own = broker.lookup(image), image.group_configs.get(group_id, {})
     for config in GROUP_CONFIGS.values():
         value = format_value(config.parse(own[config.name]) if config.name in own else group_default(config, lookup))
@@ -66,7 +69,7 @@ def group_entries(group_id: str, image: MetadataImage, broker: BrokerConfigs) ->
 
 
 def broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
-    """Every setting of this broker, and what was set dynamically under names that no setting has."""
+    """Every setting of this broker, and dynamic configs with names that kbroker does not know."""
     lookup = broker.lookup(image)
     dynamic = [name for _, values in broker.layers(image)[:2] for name in values if name not in broker.settings]
     for name in [*broker.settings, *dict.fromkeys(dynamic)]:
@@ -76,7 +79,7 @@ def broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[Conf
 
 
 def default_broker_entries(image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
-    """What was set dynamically for all brokers."""
+    """The dynamic configs of all brokers."""
     for name, text in image.broker_configs.get(DEFAULT_ENTITY, {}).items():
         everything = broker.synonyms(name, image, sensitive=_is_sensitive(name, broker))
         synonyms = [each for each in everything if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]

@@ -1,8 +1,8 @@
-"""The offsets that consumers of before Kafka 0.9 commit: nodes of the coordination store, as they were ZooKeeper's.
+"""The offsets that consumers of before Kafka 0.9 commit: nodes of the coordination store, as once of ZooKeeper.
 
-They have nothing in common with the offsets of `__consumer_offsets`: a group of one kind does not see those of the
-other. Only the offset is stored, without metadata; it outlives its topic, but not a time in which its group commits
-nothing. Whether a partition exists is the caller's to know.
+They are separate from the offsets in `__consumer_offsets`: a group of one kind does not see the offsets of the other.
+Only the offset is stored, without metadata. It stays when its topic is deleted, and expires when its group has not
+committed for some time. The caller checks whether a partition exists.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from kbroker.room import Room
 
 MOST_NAMES = 8
 LONGEST_GROUP_ID = 255
-"""In UTF-8. A group's name is in the path of each of its nodes, and each name between slashes is a node: without these
-limits a small request would make many times its bytes of the store."""
+"""Bytes in UTF-8. The group id is in the path of each of its nodes, and each of its parts between slashes is a node.
+
+Without this limit and MOST_NAMES a small request could add many times its size to the store."""
 
 OFFSETS = "offsets"
 
 
 class ConsumerOffsets:
-    """Thread-safe. Waits for the store: not for a processor's thread.
+    """Commits, fetches and expires these offsets. Thread-safe. Waits for the store: not for a processor's thread.
 
-    At most `most_nodes` are below /consumers, and clients of one host make at most half of them. Those of a group go
-    when it has committed nothing for `retention_ms`, counted from the start of the broker at the earliest.
+    There are at most `most_nodes` nodes below /consumers, and clients of one host make at most half of them. A group's
+    nodes are removed when it has not committed for `retention_ms`, counted from the broker's start at the earliest.
     """
 
     def __init__(
@@ -58,23 +59,23 @@ class ConsumerOffsets:
         self._clock = clock or SystemClock()
         self._retention_ms = retention_ms
         self._lock = threading.Lock()
-        """Guards the three below; held over the walk that finds them, once, and over no other call of the store."""
+        """Guards the next three attributes. Held over the one walk that counts the nodes, and no other store call."""
         self._node_count = -1
-        """Below /consumers, those on their way included; -1: not counted yet."""
+        """The number of nodes below /consumers, those being created included; -1: not counted yet."""
         self._committed_at: dict[str, float] = {}
-        """Monotonic time of the last commit, by the path of the node above a group's topics."""
+        """Monotonic time (s) of a group's last commit, by the path of its `offsets` node."""
         self._made_by: dict[str, Counter[str]] = {}
-        """How many nodes the clients of each host have made for a group, by the same paths."""
+        """How many nodes the clients of each host have made for a group, by the path of its `offsets` node."""
         self._room = Room("kbroker.zookeeper.offsets.max.nodes", most_nodes, lambda: self._node_count, self._clock)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int], client_host: str = "") -> None:
-        """All of them or none, durable on return.
+        """Store all offsets or none; they are durable on return.
 
-        INVALID_GROUP_ID for a name that no path can have, or is too long; INVALID_COMMIT_OFFSET_SIZE where there is no
-        room for more.
+        Raises ProtocolError: INVALID_GROUP_ID if the group id is too long or cannot be in a path,
+        INVALID_COMMIT_OFFSET_SIZE if there is no room for more nodes.
         """
         data = {_path(group_id, at): paths.encode_consumer_offset(offset) for at, offset in offsets.items()}
-        above = {parent_of(parent_of(path)) for path in data}  # one: all of them are the group's
+        above = {parent_of(parent_of(path)) for path in data}  # one path: the group's `offsets` node
         while True:
             operations = list(self._operations(data))
             made = sum(isinstance(operation, Create) for operation in operations)
@@ -83,7 +84,7 @@ class ConsumerOffsets:
                 self._store.multi(operations)
                 break
             except (NodeExists, NoNode):
-                # Somebody else has committed for the group meanwhile, or its time was over.
+                # Another commit for the group came first, or its offsets have just expired: look again.
                 self._give_back(made, client_host)
             except BaseException:
                 self._give_back(made, client_host)
@@ -101,7 +102,7 @@ class ConsumerOffsets:
             self._node_count += count
             self._room.made(host, count)
             for path in groups:
-                if path in self._committed_at:  # before the store has it: `expire` may be at work on the group
+                if path in self._committed_at:  # set before the commit, since `expire` may be removing the group now
                     self._committed_at[path] = self._clock.monotonic()
 
     def _give_back(self, count: int, host: str) -> None:
@@ -110,7 +111,7 @@ class ConsumerOffsets:
             self._room.gone(host, count)
 
     def _count_nodes(self) -> None:
-        """Once. The caller holds the lock."""
+        """Count the nodes, unless that is done already. The caller holds the lock."""
         if self._node_count >= 0:
             return
         count, now, left = 0, self._clock.monotonic(), [paths.CONSUMERS]
@@ -127,7 +128,7 @@ class ConsumerOffsets:
         self._node_count = count
 
     def expire(self) -> None:
-        """Removes the offsets of groups that have committed nothing for too long."""
+        """Remove the offsets of groups that have not committed for `retention_ms`."""
         with self._lock:
             self._count_nodes()
             latest = self._clock.monotonic() - self._retention_ms / 1000
@@ -143,9 +144,9 @@ class ConsumerOffsets:
                     self._room.gone(host, count)
 
     def _remove_offsets(self, above: str, latest: float) -> int:
-        """Those of the group whose topics are below a node, then what is empty on the way to it; how many nodes.
+        """Remove the offsets below a group's `offsets` node, then this node and empty ones above.
 
-        Nothing more once the group has committed something after `latest`.
+        Returns how many nodes were removed. Stops if the group commits after `latest`.
         """
         removed = 0
         for topic in self._children(above):
@@ -155,7 +156,7 @@ class ConsumerOffsets:
                 with self._lock:
                     if self._committed_at[above] > latest:
                         return removed
-                # Who commits from here on changes the version, or finds the node gone.
+                # A commit from here on changes the node's version, or finds the node gone.
                 removed += found is not None and self._remove(path, found.version)
             removed += self._remove(f"{above}/{topic}")
         while above != paths.CONSUMERS and self._remove(above):
@@ -170,7 +171,10 @@ class ConsumerOffsets:
             return []
 
     def _remove(self, path: str, version: int = ANY_VERSION) -> bool:
-        """False for a node of another version, or with others below it: another group's name begins like this one's."""
+        """Remove a node. Returns False if it is gone, or has another version, or has children.
+
+        Its children belong to another group, whose id begins like this group's.
+        """
         try:
             self._store.multi([Delete(path, version)])
             return True
@@ -178,7 +182,7 @@ class ConsumerOffsets:
             return False
 
     def _operations(self, data: Mapping[str, bytes]) -> Iterator[Operation]:
-        """The nodes that are missing, from the root on, and those that change."""
+        """The operations that create the missing nodes, parents first, and set the existing ones."""
         wanted = dict.fromkeys(above for path in data for above in _from_root(path))
         found = self._store.get_many(list(wanted))
         missing = {path for path, node in zip(wanted, found, strict=True) if node is None}
@@ -189,13 +193,17 @@ class ConsumerOffsets:
                 yield SetData(path, data[path])
 
     def fetch(self, group_id: str, partition: TopicPartition) -> int | None:
-        """What was committed; None for nothing. INVALID_GROUP_ID, and StoreCorrupt for what is no offset."""
+        """The committed offset, or None.
+
+        Raises ProtocolError (INVALID_GROUP_ID) if the group id cannot be in a path, StoreCorrupt if the node's data is
+        not an offset.
+        """
         path = _path(group_id, partition)
         try:
             data, _ = self._store.get(path)
         except NoNode:
             return None
-        # A node without data is on the way to another group's: groups can have slashes in their names.
+        # A node without data is on the path of another group: group ids can have slashes.
         return paths.decode_consumer_offset(path, data) if data else None
 
 
@@ -211,7 +219,7 @@ def _path(group_id: str, at: TopicPartition) -> str:
 
 
 def _from_root(path: str) -> list[str]:
-    """The nodes on the way to `path` that are below /consumers, itself included."""
+    """The paths from below /consumers down to `path`, which is the last."""
     way = []
     while path != paths.CONSUMERS:
         way.append(path)

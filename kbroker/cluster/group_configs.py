@@ -1,7 +1,7 @@
-"""Every setting a group can have, as in Apache Kafka 4.3 (KIP-848): those of consumer groups.
+"""Every config that a group can have, as in Apache Kafka 4.3 (KIP-848); they are for consumer groups.
 
-A group's own value wins over the broker setting that gives its default, but what holds is within the broker's bounds,
-also when these were changed after the group's value was set.
+A group's own value wins over the broker setting that gives the default. The effective value is always within the
+broker's bounds, also if these were changed after the group's value was set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 
 class GroupConfig(NamedTuple):
-    """One setting of a group, a number of milliseconds, and the names of the broker settings behind it."""
+    """One config of a group, a number of milliseconds, with the names of the broker settings for it."""
 
     name: str
     default: int
@@ -32,7 +32,7 @@ class GroupConfig(NamedTuple):
 
     @property
     def synonym(self) -> str:
-        """What gives groups their default."""
+        """The broker setting that gives groups their default."""
         return f"group.{self.name}"
 
     @property
@@ -44,7 +44,7 @@ class GroupConfig(NamedTuple):
         return f"group.{self.name.replace('.', '.max.', 1)}"
 
     def parse(self, text: str) -> int:
-        """The value that `text` stands for; ConfigError in Kafka's words when it is none."""
+        """The value that `text` stands for. Raises ConfigError, in Kafka's words, if it is not a valid value."""
         value = parse_value(self.name, self.kind, text)
         self.limits.check(self.name, value)
         assert isinstance(value, int)
@@ -62,7 +62,7 @@ GROUP_CONFIGS: dict[str, GroupConfig] = {row.name: row for row in _ROWS}
 
 
 def validate_group_configs(configs: Mapping[str, str], broker_value: BrokerValue) -> None:
-    """ConfigError with Kafka's message for what is wrong first with a group's own settings."""
+    """Check a group's own configs. Raises ConfigError, with Kafka's message, for the first that is wrong."""
     for name in configs:
         if name not in GROUP_CONFIGS:
             raise ConfigError(f"Unknown group config name: {name}")
@@ -84,7 +84,7 @@ def validate_group_configs(configs: Mapping[str, str], broker_value: BrokerValue
 
 
 def effective_group_configs(group_id: str, own: Mapping[str, str], broker_value: BrokerValue) -> dict[str, int]:
-    """What holds of a group's own settings; those outside the broker's bounds are brought within, with a warning."""
+    """The effective values of a group's own configs; one outside the broker's bounds is clamped, with a warning."""
     values = {}
     for name, config in GROUP_CONFIGS.items():
         if name not in own:
@@ -98,7 +98,7 @@ def effective_group_configs(group_id: str, own: Mapping[str, str], broker_value:
 
 
 def group_default(config: GroupConfig, broker_value: BrokerValue) -> int:
-    """What `config` is for a group without its own value."""
+    """The value of `config` for a group without its own."""
     return config.parse(_given(broker_value, config.synonym))
 
 
@@ -107,7 +107,7 @@ def _bounds(config: GroupConfig, broker_value: BrokerValue) -> tuple[int, int]:
 
 
 def _given(broker_value: BrokerValue, name: str) -> str:
-    """Of a broker setting that has a default."""
+    """The value of a broker setting that has a default."""
     text = broker_value(name)
     assert text is not None, name
     return text

@@ -1,7 +1,7 @@
-"""What this broker knows of the cluster, as immutable values. A change makes a new image, which replaces the old whole.
+"""The cluster's metadata as immutable values. A change makes a new image, which replaces the old one as a whole.
 
-Readers take `Topics.image` once and work on it; no lock, and nothing moves under them. An image shares whatever did not
-change with the one before it.
+A reader takes `Topics.image` once and works on it without a lock: it never changes. An image shares everything that has
+not changed with the image before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_LEADER = -1
 
 
 class Partition(NamedTuple):
-    """One partition as the cluster has agreed on it."""
+    """One partition's metadata."""
 
     partition_id: int
     leader: int
@@ -28,13 +28,13 @@ class Partition(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...] = ()
-    """Replicas whose broker or log directory is not there."""
+    """Replicas whose broker or log directory is offline."""
     state_version: int = 0
-    """Version of the node that holds leader and ISR; what a change of them expects."""
+    """The version of the store's node with leader and ISR, which a change of them has to name."""
 
 
 class Topic:
-    """A topic, its partitions by id, and its own configs (what is not in them comes from the broker)."""
+    """A topic, its partitions in the order of their ids, and its own configs; others come from the broker."""
 
     __slots__ = ("configs", "configs_given", "name", "partitions", "prepared", "topic_id")
 
@@ -52,10 +52,12 @@ class Topic:
         self.partitions = partitions
         self.configs = configs
         self.configs_given = configs_given
-        """False for a topic whose logs were found on disk: nobody knows what its configs were; nothing of it may go."""
+        """Whether the topic's own configs are known.
+
+        False for a topic whose logs were found on disk; its records must not be deleted."""
         self.prepared: dict[str, Any] = {}
-        """What readers have made of this value and want to find again: responses ready to encode. Dies with it. Two
-        readers may make the same thing at once; either is right."""
+        """A cache of what readers have made from this value, such as response parts. It lives as long as the value. Two
+        readers may make the same entry at once; either is right."""
 
     @property
     def is_internal(self) -> bool:
@@ -66,12 +68,12 @@ class Topic:
         return len(self.partitions[0].replicas)
 
     def changed(self, **values: Any) -> Topic:
-        """This topic with other `values`, nothing prepared."""
+        """A copy of this topic with other `values` and an empty cache."""
         return _copied(self, prepared={}, **values)
 
 
 class Broker(NamedTuple):
-    """A broker that is alive. `epoch` grows with each of its registrations."""
+    """A live broker. `epoch` grows with each of its registrations."""
 
     node_id: int
     endpoints: tuple[Endpoint, ...]
@@ -80,7 +82,7 @@ class Broker(NamedTuple):
 
 
 class MetadataImage:
-    """Everything at one moment."""
+    """The whole metadata at one moment."""
 
     __slots__ = (
         "broker_configs", "brokers", "cluster_id", "controller_id", "group_configs", "names", "prepared", "topics",
@@ -104,9 +106,9 @@ class MetadataImage:
         self.broker_configs = broker_configs or {}
         """Dynamic broker configs, by broker id as text or DEFAULT_ENTITY."""
         self.group_configs = group_configs or {}
-        """What was set for single groups, by group id."""
+        """Configs of single groups, by group id."""
         self.prepared: dict[Any, Any] = {}
-        """As in Topic."""
+        """A cache of readers, as `Topic.prepared`."""
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -122,7 +124,7 @@ class MetadataImage:
         return topic.partitions[topic_partition.partition_id]
 
     def with_topics(self, changed: Iterable[Topic], removed: Iterable[str] = ()) -> MetadataImage:
-        """`changed` added or in place of those with their names, `removed` gone."""
+        """A copy with the topics in `changed` added or replaced by name, and without the topics named in `removed`."""
         topics, names = dict(self.topics), dict(self.names)
         for name in removed:
             names.pop(topics.pop(name).topic_id, None)
@@ -141,13 +143,13 @@ class MetadataImage:
     def with_brokers(
         self, brokers: Mapping[int, Broker], controller_id: int, failed: frozenset[tuple[int, TopicPartition]]
     ) -> MetadataImage:
-        """Other brokers alive, or replicas `failed` (broker, partition) with their log directory."""
+        """A copy with these live brokers. `failed`: (broker id, partition) of replicas whose log directory failed."""
         topics = {name: _with_offline(topic, brokers, failed) for name, topic in self.topics.items()}
         return _copied(self, brokers=brokers, controller_id=controller_id, topics=topics, prepared={})
 
 
 def _copied(value: T, **values: Any) -> T:
-    """The same with other `values`."""
+    """A copy of `value` with other attributes `values`."""
     copied = copy(value)
     for name, each in values.items():
         setattr(copied, name, each)
@@ -155,7 +157,10 @@ def _copied(value: T, **values: Any) -> T:
 
 
 def _with_offline(topic: Topic, brokers: Mapping[int, Broker], failed: frozenset[tuple[int, TopicPartition]]) -> Topic:
-    """The topic with its offline replicas, and without leaders that are among them; the same one if nothing changes."""
+    """The topic with its offline replicas set, and NO_LEADER where the leader is offline.
+
+    Returns the same object if nothing changes.
+    """
     partitions = []
     for partition in topic.partitions:
         offline = tuple(

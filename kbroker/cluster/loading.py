@@ -1,4 +1,4 @@
-"""The metadata image out of the coordination store: few calls, whole levels of the tree at a time."""
+"""Loads the metadata image from the coordination store, in few calls that each read a whole level of the tree."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import Store
 from kbroker.model import NO_UUID
 
-# Most nodes of one kind hold the same bytes, or differ in the topic's id alone: one parse serves them all. With 5,000
+# Most nodes of one kind have the same data, or differ only in the topic id, so one parse serves them all. With 5,000
 # topics that halves the time.
 _TOPIC_ID = b'"topic_id":"'
 _ID_LENGTH = 22
 
 
 def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, Topic]]:
-    """(Topics, configs of brokers and groups; topics whose deletion was begun). Brokers are for their registry."""
+    """Load an image with topics and configs, and the topics whose deletion has begun, by name.
+
+    The image has no brokers yet: these come from the registry.
+    """
     topics = {topic.name: topic for topic in _load_topics(store, store.children(paths.TOPICS))}
     doomed = {name: topics.pop(name) for name in store.children(paths.DELETE_TOPICS) if name in topics}
     entities = store.children(paths.BROKER_CONFIGS)
@@ -52,7 +55,7 @@ def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:
             found = states[path]
             replicas = assignment.replicas[partition_id]
             if found is None:
-                # A controller died between the topic and its first states; until one takes it up, nobody leads.
+                # A controller died after it had created the topic's node and before the states: there is no leader yet.
                 partitions.append(Partition(partition_id, NO_LEADER, 0, replicas, (), state_version=-1))
                 continue
             data, stat = found
@@ -91,7 +94,7 @@ def _load_assignments(store: Store, names: list[str]) -> dict[str, paths.TopicAs
 
 
 def _load_configs(store: Store, path_of: Mapping[str, str]) -> dict[str, Mapping[str, str] | None]:
-    """None for what has no node."""
+    """The configs of each name; None if its node does not exist."""
     decoded: dict[bytes, Mapping[str, str]] = {}
     configs: dict[str, Mapping[str, str] | None] = {}
     for (name, path), found in zip(path_of.items(), store.get_many(list(path_of.values())), strict=True):

@@ -1,6 +1,6 @@
-"""Whether a topic may be created, or grow, and where its partitions go. Decides only; `topics.py` does it.
+"""Decides whether a topic may be created or grow, and where its partitions go; `topics.py` carries it out.
 
-Checks come in the order of Kafka's controller, and say what it says.
+Checks are in the order of Kafka's controller and have its error messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.rules.placement import place_replicas
 from kbroker.rules.topic_names import collision_key, topic_name_problem
 
 METADATA_LOG_TOPIC = "__cluster_metadata"
-"""The name of a KRaft cluster's own log; no topic may take it."""
+"""The name of a KRaft cluster's metadata log; no topic may have it."""
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -26,7 +26,7 @@ Replicas = tuple[int, ...]
 
 
 class NewTopic(NamedTuple):
-    """A topic as somebody wants it. -1: the broker's default. `assignment`: (partition id, replicas), as asked for."""
+    """A topic to be created. -1 means the broker's default. `assignment`: (partition id, replicas), as requested."""
 
     name: str
     partition_count: int = -1
@@ -36,14 +36,17 @@ class NewTopic(NamedTuple):
 
 
 class TopicDefaults(NamedTuple):
-    """num.partitions and default.replication.factor."""
+    """The defaults of new topics: num.partitions and default.replication.factor."""
 
     partition_count: int = 1
     replication_factor: int = 1
 
 
 def check_name(name: str, image: MetadataImage, doomed: Collection[str]) -> None:
-    """ProtocolError unless a topic of that name may be created now. `doomed`: topics whose deletion is not finished."""
+    """Raise ProtocolError if a topic of that name may not be created now.
+
+    `doomed` are the names of topics whose deletion is not finished.
+    """
     if name == METADATA_LOG_TOPIC:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     problem = topic_name_problem(name)
@@ -71,7 +74,7 @@ def _colliding(name: str, image: MetadataImage) -> str | None:
 
 
 def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """The configs, none of them null; ProtocolError with INVALID_CONFIG for one that is wrong."""
+    """Return the configs. Raises ProtocolError (INVALID_CONFIG) if one is null or wrong."""
     try:
         validate_topic_configs(configs)
     except ConfigError as error:
@@ -82,7 +85,7 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 def plan_replicas(
     new: NewTopic, image: MetadataImage, defaults: TopicDefaults, randomness: random.Random
 ) -> list[Replicas]:
-    """The replicas of each partition of a new topic."""
+    """The replicas of each partition of a new topic. Raises ProtocolError if they cannot be placed as requested."""
     if new.assignment:
         return _manual(new, image)
     if new.replication_factor == 0 or new.replication_factor < -1:
@@ -141,7 +144,7 @@ def _manual(new: NewTopic, image: MetadataImage) -> list[Replicas]:
 
 
 def _check_replicas(replicas: Replicas, image: MetadataImage, factor: int) -> None:
-    """`factor`: how many the other partitions have; 0 for the first."""
+    """Check one partition's requested replicas. `factor`: how many the other partitions have; 0 for the first."""
     if not replicas:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()
@@ -167,7 +170,7 @@ def _bad_assignment(message: str) -> ProtocolError:
 def plan_more_partitions(
     topic: Topic, count: int, assignments: Sequence[Replicas] | None, image: MetadataImage, randomness: random.Random
 ) -> list[Replicas]:
-    """The replicas of each partition that takes `topic` to `count` partitions."""
+    """The replicas of each new partition, so that `topic` has `count`. Raises ProtocolError if that cannot be."""
     present = len(topic.partitions)
     if count == present:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")

@@ -1,7 +1,7 @@
 """Producer ids (KIP-98): unique in the cluster, for ever.
 
-A broker takes a block of ids out of the coordination store and hands them out from memory. The block is durable before
-its first id is used, so a broker that dies loses the rest of its block and never gives an id twice.
+A broker takes a block of ids from the coordination store and gives them out from memory. The block is durable before
+its first id is used, so a broker that dies loses the rest of its block but never gives an id twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class ProducerIdsExhausted(NotNow):
 
 
 def ids_before(now_ms: int, node_id: int) -> ProducerIdBlock:
-    """A block as if it was the last given out, so that ids follow which no other cluster's brokers can have reached.
+    """A block to be stored as the last one given out, so that the next ids are ones that no other cluster has used.
 
-    They count from 0, a thousand at a time; 65,536 a second since 1970 is beyond, and a clock that goes on never
-    repeats it. Below 2**53, for clients that keep numbers as JavaScript does.
+    Other clusters count from 0, a thousand ids at a time, and so stay below 65,536 ids for each second since 1970. As
+    the clock moves on, the result is never the same again. It is below 2**53, for clients that keep numbers as
+    JavaScript does.
     """
     last = (now_ms // 1000 << 16) - 1
     return ProducerIdBlock(node_id, last - BLOCK_SIZE + 1, last)
@@ -42,7 +43,7 @@ class ProducerIds:
         self._last = -1
 
     def next(self) -> int:
-        """An id that no producer ever had. NotNow when the store cannot be asked, or no id is left."""
+        """Return an id that has never been used. Raises NotNow if the store cannot be asked or no id is left."""
         with self._lock:
             if self._next > self._last:
                 block = self._take_block()
@@ -61,5 +62,5 @@ class ProducerIds:
             try:
                 self._store.set(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(block), stat.version)
             except BadVersion:
-                continue  # another broker was faster: the next block is ours to try
+                continue  # another broker took this block: try the next
             return block

@@ -1,7 +1,7 @@
-"""What a broker that stands alone shows of itself in a ZooKeeper, for clients and tools that look there.
+"""Decides what a single broker shows of itself in ZooKeeper, for clients and tools that look there.
 
-The nodes are those of its own store, which stays what counts: topics with their partitions and settings, in Kafka's
-layout. What is read here of both decides what has to be written; the caller writes it. Not shown: offsets of consumers
+It shows topics, partitions and configs from its own store, in Kafka's layout; the store stays authoritative. The
+functions here read both and return what has to be written; the caller writes it. Not shown: offsets of consumers
 (/consumers belongs to them), the last block of producer ids, requests of tools (/admin).
 """
 
@@ -17,15 +17,18 @@ from kbroker.errors import ConfigError
 from kbroker.rules.topic_names import listed
 
 MOST_NAMES = 5
-"""That one line gives."""
+"""How many names one message gives."""
 
 
 class CannotRegister(ConfigError):
-    """The ZooKeeper is somebody else's; nothing was changed in it."""
+    """ZooKeeper belongs to another cluster or cannot be used; nothing was changed in it."""
 
 
 def check_cluster(zookeeper: Source, store: Source, node_id: int) -> None:
-    """CannotRegister where the nodes of another cluster would be changed, or newer ones than those of the store."""
+    """Raise CannotRegister if the broker must not write to this ZooKeeper.
+
+    That is so if it holds another cluster, newer data than the store, other brokers, or a cluster that moves to KRaft.
+    """
     ours, there = _cluster_id(store), _cluster_id(zookeeper)
     if there is not None and there != ours:
         raise CannotRegister(
@@ -50,7 +53,7 @@ def check_cluster(zookeeper: Source, store: Source, node_id: int) -> None:
 
 
 def _strange_topics(zookeeper: Source, store: Source, node_id: int) -> list[str]:
-    """Topics that the store does not know and that are not this broker's alone."""
+    """Topics that are not in the store and have a replica on another broker."""
     unknown = sorted(set(names_below(zookeeper, paths.TOPICS)) - set(names_below(store, paths.TOPICS)))
     strange = []
     for name, found in zip(unknown, zookeeper.get_many([paths.topic_path(name) for name in unknown]), strict=True):
@@ -62,7 +65,7 @@ def _strange_topics(zookeeper: Source, store: Source, node_id: int) -> list[str]
 
 
 def changes(store: Source, zookeeper: Source, image: MetadataImage, shown: MetadataImage | None) -> list[Operation]:
-    """What has to be written so that ZooKeeper shows `image`. `shown`: what it shows; None if that is not known."""
+    """The operations after which ZooKeeper shows `image`. `shown` is the image that it shows now; None: not known."""
     known = {} if shown is None else shown.topics
     topics = [topic for name, topic in image.topics.items() if known.get(name) is not topic]
     names = set(known)
@@ -94,7 +97,7 @@ def changes(store: Source, zookeeper: Source, image: MetadataImage, shown: Metad
 
 
 def _nodes_of(store: Source, topics: Iterable[Topic]) -> Nodes:
-    """Those of the topics; partitions whose log directory has failed have no leader."""
+    """The nodes of the topics. Partitions whose log directory has failed are shown without a leader."""
     wanted: list[str] = []
     leaderless = []
     for topic in topics:
@@ -118,7 +121,7 @@ def _tree(source: Source, root: str) -> list[str]:
 
 
 def _read(source: Source, wanted: Iterable[str]) -> Nodes:
-    """The nodes of these that are there."""
+    """The existing nodes among `wanted`, by path."""
     asked = list(wanted)
     return {path: each[0] for path, each in zip(asked, source.get_many(asked), strict=True) if each is not None}
 

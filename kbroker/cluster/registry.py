@@ -1,4 +1,4 @@
-"""Who is in the cluster: its id, its brokers, and which of them controls it."""
+"""The members of the cluster: its id, its brokers, and the broker that is its controller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.model import Endpoint
 
 log = logging.getLogger(__name__)
 
-# Ids that Kafka has given a meaning: none at all, and the metadata log of a KRaft cluster.
+# Ids with a meaning in Kafka: "no id", and the metadata log of a KRaft cluster.
 _RESERVED_IDS = frozenset({UUID(int=0), UUID(int=1)})
 
 
@@ -25,7 +25,7 @@ class BrokerIdTaken(ConfigError):
 
 
 def random_id(draw: Callable[[], UUID] = uuid.uuid4) -> UUID:
-    """A new id by Kafka's rules: not a reserved one, and none whose text looks like an option to a command."""
+    """A new random id by Kafka's rules: not a reserved one, and its text does not begin with "-"."""
     while True:
         drawn = draw()
         if drawn not in _RESERVED_IDS and not paths.encode_uuid(drawn).startswith("-"):
@@ -33,7 +33,7 @@ def random_id(draw: Callable[[], UUID] = uuid.uuid4) -> UUID:
 
 
 def ensure_layout(store: Store) -> None:
-    """Make the nodes that must be there before anything else is done."""
+    """Create the nodes of Kafka's layout that are missing."""
     missing: dict[str, None] = {}
     for path in paths.PERSISTENT:
         upwards = []
@@ -51,9 +51,9 @@ def ensure_layout(store: Store) -> None:
 
 
 def ensure_cluster_id(store: Store, proposed: str | None, heritage: Callable[[], Iterable[Operation]]) -> str:
-    """The cluster's id; for a new cluster `proposed` (what the log directories say), else a random one.
+    """Return the cluster's id. A new cluster gets `proposed` (the id in the log directories), or a random id.
 
-    `heritage`: what is to be in the store of a new cluster from the first moment.
+    `heritage` returns operations that are written together with the id of a new cluster.
     """
     if store.exists(paths.CLUSTER_ID) is None:
         cluster_id = proposed or paths.encode_uuid(random_id())
@@ -70,7 +70,7 @@ def ensure_cluster_id(store: Store, proposed: str | None, heritage: Callable[[],
 def register_broker(
     store: Store, node_id: int, endpoints: tuple[Endpoint, ...], rack: str | None, clock: Clock
 ) -> Broker:
-    """Tell the cluster that this broker is there, for as long as the session lasts."""
+    """Register this broker for as long as the session lasts. Raises BrokerIdTaken if its id is in use."""
     registration = paths.BrokerRegistration(endpoints, rack, clock.wall_ms())
     path = paths.broker_path(node_id)
     try:
@@ -81,7 +81,10 @@ def register_broker(
 
 
 def become_controller(store: Store, node_id: int, clock: Clock) -> tuple[int, int]:
-    """Take control of a cluster that has no other broker: (controller epoch, version of its node, for fencing)."""
+    """Become the controller of a cluster that has no other broker.
+
+    Returns the controller epoch and the version of its node, which fences later writes.
+    """
     data, stat = store.get(paths.CONTROLLER_EPOCH)
     try:
         epoch = int(data) + 1

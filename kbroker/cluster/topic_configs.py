@@ -1,6 +1,6 @@
-"""Every setting a topic can have, as in Apache Kafka 3.9: kind, default, limits, and the broker settings behind it.
+"""Every config that a topic can have, as in Apache Kafka 3.9: kind, default, limits, and its broker settings.
 
-A topic's own value wins; else the first of its broker synonyms that is set; else the default. The table is data: the
+A topic's own value wins, else the first of its broker synonyms that is set, else the default. The table is data: the
 broker's settings, the documentation and DescribeConfigs are made from it.
 """
 
@@ -23,14 +23,14 @@ _MESSAGE_FORMAT_VERSION = r"(0\.(8\.[0-2]|9\.0|10\.[0-2]|11\.0)|1\.[01]|2\.[0-8]
 
 
 class BrokerSynonym(NamedTuple):
-    """A broker setting that gives topics their default. `factor` turns its unit into the topic setting's."""
+    """A broker setting that gives topics their default. Its value times `factor` is in the topic config's unit."""
 
     name: str
     factor: int = 1
 
 
 class TopicConfig(NamedTuple):
-    """One setting of a topic. `default` is what holds when no broker synonym is set."""
+    """One config of a topic. `default` is the value if no broker synonym is set."""
 
     name: str
     kind: Kind
@@ -41,14 +41,14 @@ class TopicConfig(NamedTuple):
     unit: str = ""
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for; ConfigError in Kafka's words when it is none."""
+        """The value that `text` stands for. Raises ConfigError, in Kafka's words, if it is not a valid value."""
         value = parse_value(self.name, self.kind, text)
         self.limits.check(self.name, value)
         return value
 
 
 def _replicas_problem(name: str, value: Value) -> str | None:
-    """None for '*' or partition:broker pairs, empty ones among them (KIP-73)."""
+    """What is wrong with a list of throttled replicas; None for '*' or partition:broker pairs, also empty (KIP-73)."""
     items = value if isinstance(value, tuple) else (str(value),)
     if items == ("*",) or all(re.fullmatch(_REPLICA, item, re.ASCII) for item in items):
         return None
@@ -67,7 +67,7 @@ def _message_format_problem(_name: str, value: Value) -> str | None:
 
 
 def _synonyms(text: str) -> tuple[BrokerSynonym, ...]:
-    """'log.roll.ms log.roll.hours*3600000' as synonyms."""
+    """The synonyms in a text like 'log.roll.ms log.roll.hours*3600000'."""
     parts = (word.partition("*") for word in text.split())
     return tuple(BrokerSynonym(name, int(factor or 1)) for name, _, factor in parts)
 
@@ -168,11 +168,14 @@ _ROWS: tuple[TopicConfig, ...] = (
 TOPIC_CONFIGS: dict[str, TopicConfig] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name)}
 
 BrokerValue = Callable[[str], str | None]
-"""Name of a broker setting -> its text if it is set to anything, its default included; None for an unset one."""
+"""Name of a broker setting -> its value as text, its default included; None if it has neither."""
 
 
 def validate_topic_configs(configs: Mapping[str, str | None]) -> dict[str, Value]:
-    """Parsed values of a topic's own settings; ConfigError with Kafka's message for the first that is wrong."""
+    """Return the parsed values of a topic's own configs.
+
+    Raises ConfigError, with Kafka's message, for the first that is wrong.
+    """
     nulls = sorted(name for name, text in configs.items() if text is None)
     if nulls:
         raise ConfigError("Null value not supported for topic configs: " + ",".join(nulls))
@@ -197,9 +200,9 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> dict[str, Value
 
 
 def broker_default(config: TopicConfig, broker_value: BrokerValue) -> Value:
-    """What `config` is for a topic without its own value: the first broker synonym that is set, else the default.
+    """The value of `config` for a topic without its own: the first broker synonym that is set, else the default.
 
-    A broker setting was validated when it was read; one that does not parse here is a bug.
+    Broker settings were validated when they were read; one that does not parse here is a bug.
     """
     for synonym in config.synonyms:
         text = broker_value(synonym.name)
@@ -210,12 +213,12 @@ def broker_default(config: TopicConfig, broker_value: BrokerValue) -> Value:
 
 
 def effective_configs(own: Mapping[str, str], broker_value: BrokerValue) -> dict[str, Value]:
-    """Every setting of a topic with `own` overrides, parsed, as it takes effect; unknown names in `own` are dropped."""
+    """The effective value of every config of a topic with the configs `own`; unknown names in `own` are ignored."""
     values = {
         name: config.parse(own[name]) if name in own else broker_default(config, broker_value)
         for name, config in TOPIC_CONFIGS.items()
     }
-    # The older name of both limits (KIP-937) holds for one that was not set to anything else.
+    # The older config for both limits (KIP-937) applies to a limit that has its default.
     for name in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
         if values[name] == INT64_MAX:
             values[name] = values["message.timestamp.difference.max.ms"]
@@ -223,7 +226,7 @@ def effective_configs(own: Mapping[str, str], broker_value: BrokerValue) -> dict
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The names that DescribeConfigs lists as synonyms of broker setting `name`, itself included, strongest first."""
+    """The names that DescribeConfigs lists as synonyms of broker setting `name`, with itself, the strongest first."""
     return _BROKER_SYNONYMS.get(name, (name,))
 
 
@@ -232,7 +235,7 @@ def _broker_synonym_table(rows: Iterable[TopicConfig]) -> dict[str, tuple[str, .
     for row in rows:
         names = tuple(synonym.name for synonym in row.synonyms)
         if len(names) > 1:
-            # log.roll.hours is described with log.roll.ms before it, as Kafka does.
+            # Each of them lists all: log.roll.hours has log.roll.ms before itself, as in Kafka.
             table.update(dict.fromkeys(names, names))
     return table
 

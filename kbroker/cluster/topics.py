@@ -1,8 +1,8 @@
-"""The topics of the cluster and every change to them: create, grow, configure, delete.
+"""The topics of the cluster and all changes to them: create, grow, configure, delete.
 
-A change is committed to the coordination store, then carried out by the `PartitionHost`, then seen in the image, and
-only then does the caller hear yes. A broker that dies in between finishes it when it starts: what the store has is
-made, what is marked for deletion goes. A log directory without a topic is therefore never a leftover of ours.
+A change is committed to the coordination store, then carried out by the `PartitionHost`, then shown in the image; only
+then does the call return. A broker that dies in between finishes the change at its next start: it makes the logs of
+topics in the store, and deletes topics that are marked for deletion. So a log without a topic is never our leftover.
 """
 
 from __future__ import annotations
@@ -43,31 +43,34 @@ TOO_MANY_PARTITIONS = ProtocolError(ErrorCode.POLICY_VIOLATION, "Excessively lar
 
 
 class PartitionHost(Protocol):
-    """Who keeps the logs of this broker. Called by one thread at a time."""
+    """Keeps the logs of this broker's partitions. Called by one thread at a time."""
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        """Have their logs, durably, when this returns; those that are there already stay. StorageFailed if not."""
+        """Create the logs of `partitions`, durable on return; existing ones stay. Raises StorageFailed if it cannot."""
         ...
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        """Have no such logs any more; no error for one that is not there. StorageFailed if it could not be done."""
+        """Delete the logs of `partitions`; one that does not exist is no error. Raises StorageFailed if it cannot."""
         ...
 
     def update_topic(self, topic: Topic) -> None:
-        """The topic's own configs are others now."""
+        """Apply the topic's own configs, which have changed."""
         ...
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """This broker's dynamic configs, in all, are these now; those of topics may follow from them."""
+        """Apply this broker's dynamic configs, of which `configs` are all; topics' effective configs may change too."""
         ...
 
     def update_group_configs(self, group_id: str) -> None:
-        """What is set for this group is something else now."""
+        """Apply the group's configs, which have changed."""
         ...
 
 
 class FoundPartition(NamedTuple):
-    """A log that was on disk before this cluster knew anything. No id: by a Kafka before 2.8. Epoch: the last one."""
+    """A log that was on disk before the store had any topic.
+
+    `topic_id` is None if a Kafka before 2.8 wrote the log. `leader_epoch` is the latest one in the log.
+    """
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -77,8 +80,8 @@ class FoundPartition(NamedTuple):
 class Topics:
     """The only writer of topics and configs in this process, and the holder of the image.
 
-    `image` may be read by any thread at any time. Changes come one after the other (`_change_lock`) and block: they
-    wait for the store and for the host.
+    Any thread may read `image` at any time. Changes are made one at a time (`_change_lock`). They block: they wait for
+    the store and for the host.
     """
 
     def __init__(
@@ -94,9 +97,11 @@ class Topics:
         randomness: random.Random | None = None,
         draw_uuid: Callable[[], UUID] = uuid.uuid4,
     ):
-        """Read the cluster's state. `cluster_id` is for a cluster that has none yet. `internal_topics`: how those are
-        created that the broker itself needs, by name; their replication factor is a wish, cut to the brokers there are.
-        `found_partitions` is asked when nobody has used the store before: the topics of those logs are taken up.
+        """Read the cluster's metadata from the store.
+
+        `cluster_id` becomes the id of a cluster that has none yet. `internal_topics` says how the broker's internal
+        topics are created, by name; their replication factor is lowered to the number of brokers. `found_partitions` is
+        called if the store is new: the topics of the logs that it returns are taken over.
         """
         self._store = store
         self._node_id = node_id
@@ -117,22 +122,25 @@ class Topics:
         known_id = registry.ensure_cluster_id(store, cluster_id, lambda: self._heritage(found_partitions()))
         self._image, self._doomed = load_image(store, known_id)
         self._pending: list[tuple[str, Callable[[], None]]] = []
-        """What is to be taken back of refused changes, by topic; not in the store: a restart lets it stand."""
+        """(topic, call) to undo refused changes that could not be undone yet. Not in the store: after a restart the
+        changes stay."""
 
     def _heritage(self, found: Iterable[FoundPartition]) -> Iterator[Operation]:
-        """The topics of logs that another broker left on disk (Apache Kafka, say). Their configs are not there, but for
-        those of internal topics, which are always the same."""
+        """The operations that create the topics of logs that another broker, such as Apache Kafka, has left on disk.
+
+        Their configs are not known, except those of internal topics, which are always the same.
+        """
         by_topic: dict[str, dict[int, FoundPartition]] = {}
         for each in found:
             by_topic.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition_id] = each
         if by_topic:
-            # Producers of these logs are known by ids that somebody else has given out: ours begin where none was.
+            # These logs have producer ids that another broker gave out: ours begin above all of them.
             given = ids_before(self._clock.wall_ms(), self._node_id)
             yield SetData(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(given))
         for name, logs in by_topic.items():
             log.info("taking up topic %s, found on disk with %d partitions", name, len(logs))
             known = next((each.topic_id for each in logs.values() if each.topic_id), None)
-            # Numbers that are missing are of logs that other brokers have; here they begin empty.
+            # The logs of missing partition ids are on other brokers; here these partitions begin empty.
             partitions = tuple(
                 self._new_partition(each, (self._node_id,), logs[each].leader_epoch + 1 if each in logs else 0)
                 for each in range(max(logs) + 1)
@@ -145,7 +153,7 @@ class Topics:
 
     @property
     def image(self) -> MetadataImage:
-        """What is agreed on now. Take it once per request."""
+        """The metadata now. Take it once per request."""
         return self._image
 
     @property
@@ -158,11 +166,11 @@ class Topics:
 
     @property
     def controller_epoch(self) -> int:
-        """That of the last broker that became the controller, which is this one. After `register`."""
+        """The controller epoch of this broker, which is the controller; valid after `register`."""
         return self._controller_epoch
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call whenever `image` is another one. `listener` must not wait for anything: changes wait for it."""
+        """Call `listener` after each change of `image`. It must not block: changes wait for it."""
         self._listener = listener
 
     def _show(self, image: MetadataImage) -> None:
@@ -174,14 +182,14 @@ class Topics:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def owner_of(self, topic_partition: TopicPartition) -> Topic | None:
-        """The topic that a log found on disk belongs to, one whose deletion was begun included; None: nobody's."""
+        """The topic of a log found on disk, also one whose deletion has begun; None if it belongs to no topic."""
         topic = self._image.topics.get(topic_partition.topic) or self._doomed.get(topic_partition.topic)
         if topic is None or topic_partition.partition_id >= len(topic.partitions):
             return None
         return topic
 
     def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> None:
-        """Join the cluster, and control it. BrokerIdTaken when another broker has this id."""
+        """Join the cluster and become its controller. Raises BrokerIdTaken if another broker has this id."""
         with self._change_lock:
             broker = registry.register_broker(self._store, self._node_id, tuple(endpoints), rack, self._clock)
             epoch, version = registry.become_controller(self._store, self._node_id, self._clock)
@@ -190,10 +198,10 @@ class Topics:
             self._replace_brokers({self._node_id: broker})
 
     def start(self, host: PartitionHost, *, new_leader_epochs: bool = False) -> None:
-        """Make logs and store agree, whatever the last run was in the middle of. After `register`.
+        """Finish what the last run has left unfinished, so that logs and store agree. To be called after `register`.
 
-        `new_leader_epochs`: the last run ended unclean and may have lost records that were not flushed; consumers can
-        notice that by the epoch (KIP-320).
+        `new_leader_epochs` is for a start after an unclean stop, which may have lost records that were not flushed: by
+        the new epochs consumers can notice that (KIP-320).
         """
         with self._change_lock:
             self._host = host
@@ -225,7 +233,10 @@ class Topics:
             self._show(self._image.with_topics(changed))
 
     def mark_failed(self, failed: Iterable[TopicPartition]) -> None:
-        """These logs' directory is gone: this broker leads them no longer. Until the next start; not in the store."""
+        """Take partitions offline whose log directory has failed: this broker does not lead them any more.
+
+        This lasts until the next start and is not in the store.
+        """
         with self._change_lock:
             self._failed |= {(self._node_id, topic_partition) for topic_partition in failed}
             self._replace_brokers(self._image.brokers)
@@ -236,12 +247,12 @@ class Topics:
     # --- create ---------------------------------------------------------------------------------------------------
 
     def create(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[Topic | ProtocolError]:
-        """Each topic as it was made, or why it was not. The names must be different ones."""
+        """Create topics, whose names must be distinct. Returns each created topic, or the error, in their order."""
         with self._change_lock:
             return self._create_locked(wanted, validate_only)
 
     def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
-        """The topics of these names; those missing are created with the broker's defaults, and waited for."""
+        """Return the topics of these names, each once. Missing ones are created with the broker's defaults first."""
         # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.
         distinct = list(dict.fromkeys(name for name in names))
         topics = self._image.topics
@@ -262,7 +273,7 @@ class Topics:
             return NewTopic(name)
         factor = min(new.replication_factor, max(1, len(self._image.brokers)))
         configs = dict(new.configs)
-        if wish := configs.get(MIN_IN_SYNC):  # a wish, too
+        if wish := configs.get(MIN_IN_SYNC):  # lowered like the replication factor
             configs[MIN_IN_SYNC] = str(min(int(wish), factor))
         return NewTopic(name, new.partition_count, factor, configs=configs)
 
@@ -302,7 +313,10 @@ class Topics:
         return Partition(partition_id, replicas[0], leader_epoch, replicas, replicas)
 
     def _carry_out_creation(self, topics: Sequence[Topic]) -> dict[str, ProtocolError]:
-        """Commit, make logs, show. Topics whose logs cannot be made are taken back, with the reason by name."""
+        """Commit the topics to the store, make their logs, show them in the image.
+
+        Topics whose logs cannot be made are removed again; returns their errors by name.
+        """
         host = self._host_or_fail()
         steps = [step for topic in topics for step in self._creation(topic)]
         try:
@@ -321,7 +335,7 @@ class Topics:
         return refused
 
     def _creation(self, topic: Topic) -> list[Operation]:
-        # On disk: a topic without a config node is one whose configs nobody has given yet.
+        # On disk: a topic without a config node is one whose own configs are not known.
         configs = [Create(paths.topic_config_path(topic.name), paths.encode_config(topic.configs))]
         return [
             *(configs if topic.configs_given else ()),
@@ -350,7 +364,10 @@ class Topics:
     def add_partitions(
         self, name: str, count: int, assignments: Sequence[Replicas] | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """The topic with `count` partitions. ProtocolError if it cannot be."""
+        """Add partitions so that the topic has `count`. Returns the grown topic.
+
+        Raises ProtocolError if it may not grow so.
+        """
         with self._change_lock:
             topic = self._image.topics.get(name)
             if topic is None:
@@ -374,7 +391,7 @@ class Topics:
             return grown
 
     def _shrink_back(self, topic: Topic, added: Sequence[Partition]) -> None:
-        """Store first: a log without its partition does no harm, being empty, and is taken when it is added again."""
+        """Undo the growth, in the store first: an empty log without a partition does no harm, and may be used later."""
         deletion = (Delete(path) for partition in added for path in _partition_paths(topic.name, partition))
         assignment = SetData(paths.topic_path(topic.name), self._assignment_of(topic))
         self._store.multi([*self._fence, assignment, *deletion])
@@ -386,9 +403,9 @@ class Topics:
     # --- delete ---------------------------------------------------------------------------------------------------
 
     def delete(self, name: str) -> Topic:
-        """Delete a topic, its logs and its configs; what it was. ProtocolError if there is none.
+        """Delete a topic, its logs and its configs. Returns the topic. Raises ProtocolError if it does not exist.
 
-        Once its mark is in the store the topic is gone for everybody, even if its logs resist until the next start.
+        The topic is gone once its mark is in the store. If its logs cannot be deleted now, the next start does it.
         """
         with self._change_lock:
             topic = self._image.topics.get(name)
@@ -408,7 +425,7 @@ class Topics:
             self._doomed[topic.name] = topic
 
     def _finish_deletion(self, topic: Topic) -> None:
-        """Logs first: while the mark is there, the next start knows what they were."""
+        """Delete the logs, then the nodes: as long as the mark is there, the next start knows that they have to go."""
         self._host_or_fail().delete_partitions(topic, self._mine(topic.partitions))
         node_paths = [
             *(path for partition in topic.partitions for path in _partition_paths(topic.name, partition)),
@@ -423,9 +440,9 @@ class Topics:
     # --- configure ------------------------------------------------------------------------------------------------
 
     def set_topic_configs(self, name: str, change: Callable[[Topic], Mapping[str, str]]) -> None:
-        """Replace a topic's own configs by what `change` makes of it; whatever that raises leaves them as they were.
+        """Replace a topic's own configs by those that `change` returns for it. If `change` raises, nothing changes.
 
-        From then on they are given, even if there are none.
+        From then on the topic's own configs count as known, even if there are none.
         """
         with self._change_lock:
             topic = self._image.topics.get(name)
@@ -438,7 +455,7 @@ class Topics:
             self._host_or_fail().update_topic(configured)
 
     def set_broker_configs(self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """The same for the dynamic configs of a broker (its id), or of all (paths.DEFAULT_ENTITY)."""
+        """Like `set_topic_configs`, for the dynamic configs of a broker (its id) or of all (paths.DEFAULT_ENTITY)."""
         with self._change_lock:
             configs = dict(change(self._image.broker_configs.get(entity, {})))
             self._put(paths.broker_config_path(entity), paths.encode_config(configs))
@@ -446,7 +463,10 @@ class Topics:
             self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
 
     def set_group_configs(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """The same for what is set for one group, whether there is such a group or not. No node for nothing."""
+        """Like `set_topic_configs`, for the configs of a group, whether it exists or not.
+
+        A group without configs has no node.
+        """
         with self._change_lock:
             configs = dict(change(self._image.group_configs.get(group_id, {})))
             path = paths.group_config_path(group_id)
@@ -460,13 +480,15 @@ class Topics:
             self._host_or_fail().update_group_configs(group_id)
 
     def rebase_broker_configs(self, rebase: Callable[[Mapping[str, str]], None]) -> None:
-        """What this broker was started with is something else now: `rebase` is called with its dynamic configs, while
-        nothing of these changes."""
+        """Call `rebase` with this broker's dynamic configs, which do not change meanwhile.
+
+        For a broker whose static settings have changed.
+        """
         with self._change_lock:
             rebase(self.dynamic_broker_configs())
 
     def dynamic_broker_configs(self) -> dict[str, str]:
-        """What holds for this broker: its own over those of all brokers."""
+        """This broker's dynamic configs: its own, which win over those of all brokers."""
         configs = self._image.broker_configs
         return {**configs.get(paths.DEFAULT_ENTITY, {}), **configs.get(str(self._node_id), {})}
 
@@ -477,7 +499,7 @@ class Topics:
     # --- taking back ----------------------------------------------------------------------------------------------
 
     def _undo(self, name: str, step: Callable[[], None]) -> None:
-        """Take back what was made of a refused change; where the store resists, before the next change of topics."""
+        """Undo a refused change. If the store fails, it is tried again before the next change of topics."""
         try:
             step()
         except KbrokerError as error:
@@ -485,7 +507,10 @@ class Topics:
             self._pending.append((name, step))
 
     def _undo_pending(self) -> None:
-        """ProtocolError while there is something that cannot be taken back: the store would hold it against us."""
+        """Undo what could not be undone before.
+
+        Raises ProtocolError if that fails again: what is left in the store would conflict with later changes.
+        """
         pending, self._pending = self._pending, []
         for name, step in pending:
             self._undo(name, step)
@@ -506,6 +531,6 @@ class Topics:
 
 
 def _partition_paths(topic: str, partition: Partition) -> tuple[str, str]:
-    """A partition's nodes, the lowest first."""
+    """The paths of a partition's nodes, children first."""
     state_path = paths.partition_state_path(topic, partition.partition_id)
     return state_path, paths.partition_path(topic, partition.partition_id)

@@ -1,7 +1,7 @@
-"""What has to be written so that a broker that stands alone takes over from an Apache Kafka with a ZooKeeper, or back.
+"""Plans the transfer of a cluster from Apache Kafka with ZooKeeper to a single kbroker, and back.
 
-Both stores in, the operations out: nothing is written here. Carrying is idempotent, and cut short it can be done again.
-What grows only (epochs, producer ids) is never set back.
+The contents of both stores go in, operations come out: nothing is written here. A transfer is idempotent, so one that
+was cut short can be repeated. Values that only grow (epochs, producer ids) are never lowered.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from kbroker.model import NO_UUID, TopicPartition
 from kbroker.rules.topic_names import listed
 
 MOST_NAMES = 20
-"""That one line gives."""
+"""How many names one message gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """`only_replica`: of partitions with several replicas this broker's is the only one from now on. `allow_empty`:
-    partitions without a log here begin empty."""
+    """Options of a transfer.
+
+    `only_replica`: for partitions with several replicas, this broker's becomes the only one. `allow_empty`: partitions
+    without a log here begin empty.
+    """
 
     broker_id: int
     only_replica: bool = False
@@ -36,7 +39,7 @@ class TransferOptions:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be written, and what somebody should know of it."""
+    """The operations to be written, their counts, and notes for the operator."""
 
     operations: list[Operation] = field(default_factory=list)
     topic_count: int = 0
@@ -51,9 +54,10 @@ def plan_import(
     found: Mapping[TopicPartition, UUID | None],
     options: TransferOptions,
 ) -> Plan:
-    """From ZooKeeper into the store of a broker; `found`: the logs in its directories, with their topics' ids.
+    """Plan the transfer from ZooKeeper into the store of a broker.
 
-    CannotCarry says why not. Topics that only the store knows stay, and so do offsets that it has.
+    `found` are the logs in the broker's directories, with their topic ids. Topics that are only in the store stay, and
+    so do the offsets in it. Raises CannotCarry, with the reason, if the transfer is refused.
     """
     if zookeeper.cluster_id is None:
         raise CannotCarry(f"there is no cluster in that ZooKeeper: {paths.CLUSTER_ID} is missing; is the chroot right?")
@@ -89,9 +93,10 @@ def plan_export(
     found: Mapping[TopicPartition, UUID | None],
     options: TransferOptions,
 ) -> Plan:
-    """From the store of a broker into a ZooKeeper that may be empty. CannotCarry says why not.
+    """Plan the transfer from the store of a broker into ZooKeeper, which may be empty.
 
-    What ZooKeeper knows of topics that the store does not know goes; their settings too.
+    Topics that are only in ZooKeeper are removed there, with their configs. Raises CannotCarry, with the reason, if the
+    transfer is refused.
     """
     if store.cluster_id is None:
         raise CannotCarry("there is no cluster in that directory: no kbroker has been started on it")
@@ -130,13 +135,13 @@ def plan_export(
     removed = [path for name in gone for path in _nodes_of_topic(name, zookeeper)]
     finished = _finished(plan, wanted, zookeeper, target, removed)
     if zookeeper.cluster_id is None:
-        # Last, so that a Kafka does not start on half of it: its directory has this id.
+        # The cluster id is written last, so that Kafka, whose directory has this id, does not start on half a transfer.
         data = store.nodes[paths.CLUSTER_ID]
         finished.operations += _operations({paths.CLUSTER_ID: data}, zookeeper.nodes, target, _parents(finished))
     return finished
 
 
-# --- what does not go -------------------------------------------------------------------------------------------------
+# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def _refuse_other_cluster(there: str | None, coming: str) -> None:
@@ -154,7 +159,7 @@ def _refuse_unfinished(zookeeper: CarriedNodes, options: TransferOptions) -> Non
 def _check_replicas(
     nodes: CarriedNodes, topics: Mapping[str, TopicAssignment], options: TransferOptions, plan: Plan
 ) -> None:
-    """Partitions that have replicas elsewhere."""
+    """Refuse partitions with replicas on other brokers, unless the options allow them."""
     elsewhere, shared, behind = [], [], []
     for at, replicas in _partitions(topics):
         if options.broker_id not in replicas:
@@ -184,7 +189,7 @@ def _check_logs(
     options: TransferOptions,
     plan: Plan,
 ) -> None:
-    """Logs and topics that are not the same."""
+    """Refuse partitions without a log, unless the options allow it, and logs of an earlier topic of the same name."""
     missing = [str(at) for at, _ in _partitions(topics) if at not in found]
     if missing and not options.allow_empty:
         raise CannotCarry(f"no log directory has {_named(missing)}; --allow-empty lets them begin empty")
@@ -216,7 +221,7 @@ def _checked_config(name: str, zookeeper: CarriedNodes, plan: Plan) -> bytes:
     return data
 
 
-# --- what goes --------------------------------------------------------------------------------------------------------
+# --- what is carried --------------------------------------------------------------------------------------------------
 
 
 def _that_only_grows(one: CarriedNodes, other: CarriedNodes) -> Nodes:
@@ -237,7 +242,10 @@ def _topic_nodes(
     *,
     epoch_step: int,
 ) -> Nodes:
-    """A topic with its partitions, each led by the one broker in an epoch that none was before."""
+    """The nodes of a topic and its partitions, all led by the one broker.
+
+    A partition's leader epoch is the source's plus `epoch_step` (0 if the source has none), and at least the target's.
+    """
     assignment = TopicAssignment(topic_id, dict(replicas), {}, {})
     path = paths.topic_path(name)
     before = source.nodes.get(path)
@@ -264,7 +272,7 @@ def _topic_nodes(
 def _topic_id_of(
     name: str, topic: TopicAssignment, known: TopicAssignment | None, found: Mapping[TopicPartition, UUID | None]
 ) -> UUID:
-    """That of the topic; for one of a Kafka before 2.8 that of its logs, or a new one."""
+    """The topic's id. For a topic of a Kafka before 2.8, which has none: the store's, its logs', or a new one."""
     if known is not None and topic.topic_id not in (NO_UUID, known.topic_id):
         raise CannotCarry(f"topic {name} has id {known.topic_id} in the store and {topic.topic_id} in ZooKeeper")
     if topic.topic_id != NO_UUID:
@@ -290,7 +298,10 @@ def _finished(plan: Plan, wanted: Nodes, there: CarriedNodes, target: Source, re
 
 
 def _operations(wanted: Nodes, there: Nodes, target: Source, made: set[str]) -> list[Operation]:
-    """Nodes that are missing, with those above them, and nodes that change. `made`: they will be there."""
+    """The operations that create missing nodes, with their parents, and set changed ones.
+
+    `made` are paths that exist by then.
+    """
     changed = differing(wanted, there)
     above = dict.fromkeys(parent for path in changed for parent in _ancestors(path) if parent not in made)
     missing = {path for path, node in zip(above, target.get_many(list(above)), strict=True) if node is None}
@@ -314,7 +325,7 @@ def _ancestors(path: str) -> Iterable[str]:
 
 
 def _without_doomed(topics: Mapping[str, TopicAssignment], nodes: CarriedNodes) -> dict[str, TopicAssignment]:
-    """The topics whose deletion has not begun."""
+    """The topics that are not marked for deletion."""
     return {name: topic for name, topic in topics.items() if paths.delete_topic_path(name) not in nodes.nodes}
 
 

@@ -26,15 +26,15 @@ from kbroker.rules.config_values import Value, format_value
 from kbroker.rules.nearest import nearest
 
 ENVIRONMENT_PREFIX = "KBROKER_"
-# What the build, the tests and the commands of clients read; not settings of the broker.
+# Environment variables that the build, the tests and the client commands read; they are no settings of the broker.
 OTHER_ENVIRONMENT = frozenset({"KBROKER_BUILD", "KBROKER_BUILD_JOBS", "KBROKER_BOOTSTRAP_SERVERS"})
 _OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\..+")
 STAND_INS = frozenset({"log.retention.minutes", "log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"})
-"""Settings that are read only where a dynamic one in milliseconds is not given, so that they are as good as dynamic."""
+"""Settings that stand in for a dynamic one in milliseconds that is not given. They can be read again like that one."""
 
 
 class Given(NamedTuple):
-    """A setting as somebody gave it. `origin` says where: "server.properties:12", "--override", ..."""
+    """A setting as it was given. `origin` says where: "server.properties:12", "--override", ..."""
 
     name: str
     text: str
@@ -42,7 +42,7 @@ class Given(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something about the given settings that a person should read once; `--strict` makes some of them errors."""
+    """A remark about the given settings, to be logged once. `unknown`: a name is unknown, an error with `--strict`."""
 
     text: str
     unknown: bool = False
@@ -51,8 +51,9 @@ class Notice(NamedTuple):
 class BrokerConfig(Mapping[str, Any]):
     """The broker's settings. `config["log.segment.bytes"]` is the typed value of any setting of `SETTINGS`.
 
-    The values are effective ones: log.retention.ms, log.roll.ms, log.roll.jitter.ms, log.flush.interval.ms, log.dirs
-    and broker.id hold what follows from the settings that stand in for them. What somebody gave is in `given`.
+    The values are the effective ones: log.retention.ms, log.roll.ms, log.roll.jitter.ms, log.flush.interval.ms,
+    log.dirs and broker.id include the settings that stand in for them, such as log.retention.hours. `given` has the
+    settings as they were given.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class BrokerConfig(Mapping[str, Any]):
         self.notices = notices
         self.listeners = listeners
         self.advertised_listeners = advertised_listeners
-        """Only what was set; a listener that is not among them advertises the address its client connected to."""
+        """The advertised listeners that were set. Other listeners advertise the address that a client connected to."""
         self.inter_broker_listener = inter_broker_listener
         self.log_dirs = log_dirs
         self.http_address = http_address
 
     @property
     def node_id(self) -> int:
-        """-1: the one of the data directory's meta.properties, else `definitions.DEFAULT_NODE_ID`."""
+        """The broker's id; -1: that in the data directory's meta.properties, else `definitions.DEFAULT_NODE_ID`."""
         value = self.values_by_name["broker.id"]
         assert isinstance(value, int)
         return value
@@ -94,14 +95,20 @@ class BrokerConfig(Mapping[str, Any]):
         return len(self.values_by_name)
 
     def text(self, name: str) -> str | None:
-        """What was given, else the default, as text; None for an unset or unknown name. Not the effective value."""
+        """Return a setting as it was given, else its default, as text; None if it is unset or unknown.
+
+        This is not the effective value.
+        """
         given, setting = self.given.get(name), SETTINGS.get(name)
         if given is not None:
             return given.text.strip()
         return None if setting is None or setting.default is None else format_value(setting.default)
 
     def with_dynamic(self, changes: Mapping[str, str]) -> BrokerConfig:
-        """The same settings with `changes` on top, as AlterConfigs gives them; ConfigError if one is not dynamic."""
+        """Return these settings with `changes`, names and texts as in AlterConfigs, on top.
+
+        Raises ConfigError if a name is unknown or not dynamic, or if the settings are wrong then.
+        """
         for name in changes:
             setting = SETTINGS.get(name)
             if setting is None:
@@ -112,7 +119,10 @@ class BrokerConfig(Mapping[str, Any]):
         return _build(given, list(self.notices), [])
 
     def read_again(self, fresh: BrokerConfig) -> Reading:
-        """What becomes of these settings when `fresh` is what somebody gives now: a running broker takes some of it."""
+        """Return the settings of a running broker after the given settings were read again as `fresh`.
+
+        Changed settings that are not dynamic keep their values until a restart. Raises ConfigError.
+        """
         given = dict(self.given)
         taken: list[str] = []
         waiting: list[str] = []
@@ -131,13 +141,13 @@ class BrokerConfig(Mapping[str, Any]):
 
 
 class Reading(NamedTuple):
-    """Settings that were read again while the broker ran."""
+    """The result of reading the settings again while the broker runs."""
 
     config: BrokerConfig
     taken: list[str]
-    """NAME=VALUE of those that are in force now."""
+    """NAME=VALUE of each changed setting that is in force now."""
     waiting: list[str]
-    """Names of those that are others now and are in force after a restart only."""
+    """The name of each changed setting that is in force after a restart only."""
 
 
 def load_config(
@@ -146,11 +156,12 @@ def load_config(
     data_directory: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """The settings that a start of the broker sees. The later wins: defaults, file, environment, overrides, `--data`.
+    """Return the settings for a start of the broker.
 
-    `overrides` are `name=value`. `environment` is the process's unless given. ConfigError names each wrong setting,
-    its place and what is allowed. Unknown names become notices; whether they are errors where nothing else is wrong is
-    the caller's choice (`refuse_unknown`).
+    Later sources win over earlier ones: defaults, file, environment, overrides, `--data`. `overrides` are `name=value`.
+    `environment` is the process's unless given. Raises ConfigError, which names each wrong setting, where it was given
+    and what is allowed. Unknown names become notices, and are named in such an error; the caller may refuse them with
+    `refuse_unknown`.
     """
     found: list[Given] = []
     wrong: list[str] = []
@@ -170,9 +181,9 @@ def load_config(
 
 
 def config_of(found: Iterable[Given], wrong: Sequence[str] = ()) -> BrokerConfig:
-    """The settings from `found`, where a later one replaces an earlier one of the same name, whatever its age.
+    """Return the settings from `found`. A later item replaces an earlier one of the same setting, old names included.
 
-    ConfigError with `wrong`, what is known to be wrong already, and everything else that is.
+    Raises ConfigError with `wrong`, the errors that are known already, and every other error.
     """
     wrong = list(wrong)
     given: dict[str, Given] = {}
@@ -197,7 +208,7 @@ def config_of(found: Iterable[Given], wrong: Sequence[str] = ()) -> BrokerConfig
 
 
 def refuse_unknown(config: BrokerConfig) -> None:
-    """ConfigError naming every unknown setting (`--strict`)."""
+    """Refuse unknown settings (`--strict`). Raises ConfigError, which names each."""
     _refuse(_unknown_of(config.notices))
 
 
@@ -206,7 +217,7 @@ def _unknown_of(notices: Iterable[Notice]) -> list[str]:
 
 
 def _refuse(wrong: Sequence[str]) -> None:
-    """ConfigError with all that is wrong, a line for each."""
+    """Raise ConfigError with a line for each error in `wrong`; no-op if there is none."""
     if len(wrong) > 1:
         raise ConfigError("\n  ".join((f"{len(wrong)} settings are wrong:", *wrong)))
     if wrong:
@@ -215,7 +226,7 @@ def _refuse(wrong: Sequence[str]) -> None:
 
 @contextmanager
 def _gathered(wrong: list[str]) -> Iterator[None]:
-    """A ConfigError that is raised inside waits in `wrong` until everything has been looked at."""
+    """A context manager that appends a ConfigError from inside to `wrong`, so that later errors are found too."""
     try:
         yield
     except ConfigError as error:
@@ -223,7 +234,7 @@ def _gathered(wrong: list[str]) -> Iterator[None]:
 
 
 def environment_name(name: str) -> str:
-    """The environment variable that sets `name`: log.segment.bytes -> KBROKER_LOG_SEGMENT_BYTES."""
+    """Return the environment variable for the setting `name`: log.segment.bytes -> KBROKER_LOG_SEGMENT_BYTES."""
     return ENVIRONMENT_PREFIX + name.removeprefix("kbroker.").replace(".", "_").replace("-", "_").upper()
 
 
@@ -277,12 +288,12 @@ def _parse(setting: Setting, given: Given | None) -> Value | None:
 
 
 def _shown(setting: Setting, text: str) -> str:
-    """`text`, which somebody gave for the setting, where others may read it."""
+    """Return a setting's `text` for logs and errors, which others may read: a password is hidden."""
     return "[hidden]" if setting.sensitive else text
 
 
 def _build(given: dict[str, Given], notices: list[Notice], wrong: list[str]) -> BrokerConfig:
-    """ConfigError with `wrong` and everything else that is wrong."""
+    """Return the settings. Raises ConfigError with `wrong` and every other error."""
     values: dict[str, Value | None] = {name: setting.default for name, setting in SETTINGS.items()}
     readable = dict(given)
     for name, item in given.items():
@@ -332,7 +343,7 @@ def _build(given: dict[str, Given], notices: list[Notice], wrong: list[str]) -> 
 
 
 def _origin(given: Mapping[str, Given], name: str) -> str:
-    """Where a setting was given, to be put before what is wrong with it."""
+    """Return where a setting was given, as the prefix of an error; empty if it was not given."""
     return f"{given[name].origin}: " if name in given else ""
 
 
@@ -366,7 +377,7 @@ def _settle_log_times(values: dict[str, Value | None]) -> None:
 def _check_pairs(
     values: Mapping[str, Value | None], given: Mapping[str, Given], unread: Set[str], wrong: list[str]
 ) -> None:
-    """Settings that must not be larger than others, where both could be read."""
+    """Check the settings that must not be larger than another one, if both could be read."""
     for small, large in (
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
         ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
@@ -403,7 +414,7 @@ def _settle_listeners(
         protocols = parse_protocol_map(_split(values["listener.security.protocol.map"]))
     except ConfigError as error:
         raise placed("listener.security.protocol.map", error) from None
-    # Kafka lets a KRaft controller's listener go without an entry in the map.
+    # As in Kafka, the listener of a KRaft controller needs no entry in the map.
     controller_names = {name.upper() for name in _split(values["controller.listener.names"])}
     for name in controller_names:
         protocols.setdefault(name, "PLAINTEXT")

@@ -1,7 +1,7 @@
 """Every setting that kbroker reads. `docs/CONFIG.md` is made from this table.
 
-Names are Kafka's; `kbroker.` only stands before what Kafka has no name for. Names of 0.7 and 0.8 are aliases.
-What other names Kafka has, and why they are not read here, is in `not_read.py`.
+Names are Kafka's; settings that Kafka does not have begin with `kbroker.`. The names of Kafka 0.7 and 0.8 are aliases.
+`not_read.py` has Kafka's other settings, and why they are not read here.
 """
 
 from __future__ import annotations

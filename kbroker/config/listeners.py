@@ -1,5 +1,7 @@
-"""The grammar of `listeners` and `advertised.listeners`, NAME://HOST:PORT, separated by commas (KIP-103); and of hosts
-with counts."""
+"""The grammar of `listeners` and `advertised.listeners`: NAME://HOST:PORT, separated by commas (KIP-103).
+
+Also that of other settings with hosts: HOST:PORT, and HOST:COUNT separated by commas.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ _LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([0-9A-Fa-f:.%\w]*)\]|([^\[\]:/
 
 
 def parse_listeners(setting: str, text: str, protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """The endpoints that `text` names, in their order; `protocols` maps listener names (upper case) to protocols.
+    """Return the endpoints that `text` names, in its order. Raises ConfigError, which names the `setting`.
 
-    Hosts come without brackets; "" and 0.0.0.0 mean every IPv4 interface, :: every interface.
+    `protocols` maps listener names (upper case) to security protocols. Hosts are returned without brackets; "" and
+    0.0.0.0 mean every IPv4 interface, :: every interface.
     """
     endpoints = []
     for part in (piece.strip() for piece in text.split(",")):
@@ -46,7 +49,7 @@ def parse_listeners(setting: str, text: str, protocols: Mapping[str, str]) -> tu
 
 
 def parse_protocol_map(pairs: Sequence[str]) -> dict[str, str]:
-    """Listener name -> security protocol, from the value of listener.security.protocol.map."""
+    """Parse the value of listener.security.protocol.map: listener name -> security protocol. Raises ConfigError."""
     protocols = {}
     for pair in pairs:
         name, colon, protocol = (piece.strip().upper() for piece in pair.partition(":"))
@@ -60,7 +63,7 @@ def parse_protocol_map(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_address(setting: str, text: str) -> tuple[str, int]:
-    """HOST:PORT with both parts given; an IPv6 host stands in brackets."""
+    """Parse HOST:PORT. Both parts are required; an IPv6 host has brackets. Raises ConfigError."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/,\s]+)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise ConfigError(f"{setting}={text}: not HOST:PORT, as in 127.0.0.1:9092")
@@ -68,7 +71,7 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """HOST:COUNT pairs separated by commas, as max.connections.per.ip.overrides has them. ValueError: others."""
+    """Parse HOST:COUNT pairs separated by commas, as in max.connections.per.ip.overrides. Raises ValueError."""
     counts = {}
     for pair in (piece.strip() for piece in text.split(",")):
         if not pair:
@@ -81,7 +84,7 @@ def parse_counts(text: str) -> dict[str, int]:
 
 
 def counts_problem(_: str, value: Value) -> str | None:
-    """What is wrong with the text of such a setting, None if nothing is."""
+    """Return what is wrong with the HOST:COUNT pairs of a setting; None if nothing is."""
     try:
         parse_counts(str(value))
     except ValueError as error:
@@ -96,12 +99,12 @@ def _refuse_duplicates(setting: str, text: str, endpoints: Sequence[Endpoint]) -
         if endpoint.listener in names:
             raise ConfigError(f"{setting}={text}: the name {endpoint.listener} is there twice")
         names.add(endpoint.listener)
-        # Several listeners may be told to clients at one address, but not opened there.
+        # Several listeners may be advertised with one address, but not opened at one.
         other = ports.setdefault(endpoint.port, endpoint)
         if setting == "listeners" and other is not endpoint and endpoint.port and _overlap(other.host, endpoint.host):
             raise ConfigError(f"{setting}={text}: port {endpoint.port} is there twice")
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one port on both hosts is (as far as their text tells) one address; families are apart (KIP-797)."""
+    """Return whether sockets on both hosts could not share a port, judged by text; IPv4 and IPv6 can (KIP-797)."""
     return one == other or ((":" in one) == (":" in other) and bool(WILDCARD_HOSTS & {one, other}))

@@ -1,11 +1,11 @@
 """Settings that Apache Kafka (0.7 to 4.3) has and kbroker does not read, each group with its reason.
 
-They may stand in a server.properties; `start` lists them once. A test holds the names against `definitions.py`.
+A server.properties may contain them; `start` logs them once. A test compares the names with `definitions.py`.
 """
 
 from __future__ import annotations
 
-# Reason -> names. "Not yet" is work that the project has planned; the rest has no counterpart here.
+# Reason -> names. "Not yet": the project has planned the work. "Not needed": nothing here corresponds to the setting.
 _REASONS: dict[str, str] = {
     "not yet: kbroker keeps its coordination in process and does not replicate": """
         zookeeper.set.acl zookeeper.max.in.flight.requests zookeeper.clientCnxnSocket zookeeper.ssl.client.enable

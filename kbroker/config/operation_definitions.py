@@ -1,4 +1,4 @@
-"""The settings of whoever runs the broker: part of the table in `definitions.py`."""
+"""The settings for operating the broker: part of the table in `definitions.py`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):
-    """One `name=value` of a file; `line` counts from 1 and is the line the name stands in."""
+    """One `name=value` of a file. `line` is the number of the line with the name, from 1 on."""
 
     name: str
     value: str
@@ -21,9 +21,10 @@ class Property(NamedTuple):
 
 
 def read_properties(path: str | Path) -> list[Property]:
-    """The properties of a file in the order they stand there, repeated names included.
+    """Return the properties of a file, in its order, repeated names included.
 
-    UTF-8; a file that is not is read as ISO-8859-1, which is what Java takes it for. ConfigError if it cannot be read.
+    The file is read as UTF-8 or, if it is not valid UTF-8, as ISO-8859-1, Java's encoding of these files. Raises
+    ConfigError if it cannot be read.
     """
     try:
         data = Path(path).read_bytes()
@@ -37,12 +38,12 @@ def read_properties(path: str | Path) -> list[Property]:
 
 
 def parse_properties(text: str, where: str) -> list[Property]:
-    """The properties of `text`; `where` names it in errors."""
+    """Return the properties of `text`. Raises ConfigError, in which `where` is the name of the text."""
     return [_split(line, number, where) for line, number in _logical_lines(text)]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Lines with comments and blanks dropped and continuations joined, each with the number of its first line."""
+    """Yield logical lines, each with the number of its first line: no comments or blanks, continuations joined."""
     pending, first = "", 0
     for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         line = raw.lstrip(WHITESPACE)
@@ -89,6 +90,6 @@ def _unescape(text: str, number: int, where: str) -> str:
                 continue
             char = ESCAPES.get(char, char)
         units.append(ord(char))
-    # Java strings are UTF-16: two \u escapes may be one character.
+    # Java strings are UTF-16: two \u escapes, a surrogate pair, may be one character.
     joined = "".join(map(chr, units))
     return joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

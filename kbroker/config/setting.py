@@ -1,4 +1,4 @@
-"""What is known of one setting of the broker. The grammar of values is `kbroker.rules.config_values`."""
+"""The description of one setting of the broker. The grammar of values is in `kbroker.rules.config_values`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ MIB = 1024 * 1024
 
 
 class Alias(NamedTuple):
-    """An older name of a setting. `factor` turns the old unit into today's (minutes into milliseconds: 60,000)."""
+    """An older name of a setting. `factor` converts the old unit to today's (minutes to milliseconds: 60,000)."""
 
     name: str
     factor: int = 1
 
 
 class Setting(NamedTuple):
-    """One setting of the broker. `default` None: not set. `kafka_default`: Kafka's, where ours differs on purpose.
+    """One setting of the broker.
 
-    `dynamic`: may be changed while the broker runs.
+    `default` None: the setting is not set. `kafka_default`: Kafka's default, if ours differs on purpose. `dynamic`: the
+    setting may be changed while the broker runs.
     """
 
     name: str
@@ -32,20 +33,20 @@ class Setting(NamedTuple):
     aliases: tuple[Alias, ...] = ()
     kafka_default: str = ""
     form: str = ""
-    """What the text of one that `limits` has a test of its own for must look like."""
+    """The form that the text must have, for a setting whose `limits` check it with a function."""
 
     @property
     def sensitive(self) -> bool:
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for; ConfigError in Kafka's words when it is none."""
+        """Return the value of `text`. Raises ConfigError, in Kafka's words, if it is not one."""
         value = parse_value(self.name, self.kind, text)
         self.limits.check(self.name, value)
         return value
 
     def allowed(self) -> str:
-        """What may stand behind the equals sign, in words."""
+        """Return, in words, which values the setting may have."""
         limits = self.limits
         if limits.choices:
             words = ", ".join(limits.choices)

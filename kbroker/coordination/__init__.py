@@ -1,6 +1,6 @@
-"""The small tree of nodes that brokers agree through: topics, configs, ids, who is alive.
+"""The coordination store: a small tree of nodes with the cluster's topics, configs, ids and live brokers.
 
-`store.py` is the interface (DESIGN D5), `embedded.py` keeps the tree in this process, durable in SQLite, `paths.py`
-says which node holds what (Kafka's ZooKeeper layout). What the nodes mean is decided in `cluster/`. Read `store.py`
-first.
+`store.py` is the interface (DESIGN D5). `embedded.py` keeps the tree in this process, durable in SQLite;
+`zookeeper.py` is a session with a real ZooKeeper. `paths.py` has the paths and formats of the nodes (Kafka's ZooKeeper
+layout). `cluster/` decides what the nodes mean. Read `store.py` first.
 """

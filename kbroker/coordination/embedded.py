@@ -1,17 +1,17 @@
-"""The coordination store of a broker that stands alone: a tree in memory, durable in one SQLite file.
+"""The coordination store of a single broker: a tree in memory, durable in one SQLite file.
 
-One writer thread takes the changes that have queued up, tries each against the tree in order, and commits all that
-passed as one SQLite transaction (WAL, synchronous=FULL) before any caller hears yes and any reader sees them. Ephemeral
-nodes are never written: they end with the process. Whole trees are small (a broker with 5,000 partitions has some
-15,000 nodes), so reads never touch the disk.
+One writer thread takes the changes that are queued, tries each against the tree in order, and commits all that passed
+as one SQLite transaction (WAL, synchronous=FULL). Only then do their calls return and readers see them. Ephemeral nodes
+are never written: they end with the process. The tree is small (a broker with 5,000 partitions has some 15,000 nodes)
+and kept in memory, so reads never touch the disk.
 
-SQLite has no check sums: a bit that flips in a row is another name, number or setting, one in a page's head a row less.
-So beside the nodes stands the sum (XOR) of the CRCs of all rows, written with each change and compared at a start.
+SQLite has no checksums: a flipped bit in a row changes a name, number or config, and one in a page's header loses a
+row. So the file also has the XOR of the CRCs of all rows. It is written with each change and compared at each start.
 
-The file is opened in exclusive mode: a second process is refused, and no shared-memory file appears beside it.
+The file is opened in exclusive mode: a second process is refused, and there is no shared-memory file beside it.
 
-On a full disk the store lives on its reserve (`reserve.py`): what deletes nodes or sets them to something else goes on,
-what makes new ones is refused, but for marks of deletion and settings.
+On a full disk the store lives on its reserve (`reserve.py`). Changes that delete or set nodes go on. Changes that
+create nodes are refused, except marks of deletion and configs.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from kbroker.errors import DiskDamaged, KbrokerError
 log = logging.getLogger(__name__)
 
 FILE_NAME = "coordination.sqlite"
-"""In the first log directory, unless it was put into another one."""
+"""The name of the store's file. It is in the first log directory, unless it was moved to another one."""
 
 DISK_FULL = "the disk is full"
 
 FORMAT = 2
-"""On disk, as SQLite's user_version. Do not renumber. In 1 there was no sum: one is made when it is opened."""
+"""On disk, as SQLite's user_version. Do not renumber. Format 1 has no sum; it is added when the file is opened."""
 
 _SCHEMA = """
 CREATE TABLE node (path TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -70,11 +70,11 @@ INSERT INTO node VALUES ('/', zeroblob(40));
 _RESERVED_FOR = tuple(
     f"{path}/" for path in (paths.DELETE_TOPICS, paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS, paths.GROUP_CONFIGS)
 )
-"""Below these, nodes are made on a full disk, too."""
+"""Prefixes of the paths below which nodes may be created on a full disk too."""
 
 
 class StoreDamaged(DiskDamaged):
-    """The database is not readable as one; the message says what can be done."""
+    """The database cannot be read or is not as it was written; the message says what can be done."""
 
     def __init__(self, path: str, what: str):
         KbrokerError.__init__(
@@ -86,7 +86,10 @@ class StoreDamaged(DiskDamaged):
 
 
 class _Change:
-    """A caller that waits for the writer. No `operations`: the session has ended, its ephemeral nodes are to go."""
+    """A change whose caller waits for the writer.
+
+    `operations` None: the session has ended, and its ephemeral nodes are to be deleted.
+    """
 
     __slots__ = ("_done", "error", "operations", "results", "session_id")
 
@@ -108,9 +111,9 @@ class _Change:
 
 
 class EmbeddedStore:
-    """The tree and its file. Brokers of this process use it through sessions (`connect`).
+    """The tree and its file. Brokers in this process use it through sessions (`connect`).
 
-    Locks: `_lock` guards the tree, sessions and watches; the queue of changes has a condition of its own. Never both.
+    Locks: `_lock` guards the tree, sessions and watches, `_queued` the queue of changes. They are never held together.
     """
 
     def __init__(self, path: str):
@@ -127,11 +130,11 @@ class EmbeddedStore:
         self._event_thread: threading.Thread | None = None
         self._reserve = StoreReserve(path)
         self._lives_on_reserve = False
-        """Of the writer: whether the disk is full."""
+        """Whether the disk is full. Only the writer uses it."""
         self._database = self._open()
         with self._reading():
             self._sum = 0
-            """XOR of the CRCs of the nodes' rows. The one on the disk has the epoch in it, too."""
+            """XOR of the CRCs of the nodes' rows. The sum on disk is this XOR the epoch."""
             self._tree = Tree(self._load())
             self._epoch = epoch = self._next_epoch()
         self._last_id = epoch << 32
@@ -140,7 +143,7 @@ class EmbeddedStore:
         self._writer.start()
 
     def connect(self) -> EmbeddedSession:
-        """A new session. It lives until it is closed, expired, or the store stops."""
+        """Begin a session. It lasts until it is closed or expires, or the store stops."""
         with self._lock:
             self._last_session_id += 1
             session = EmbeddedSession(self, self._last_session_id)
@@ -148,20 +151,20 @@ class EmbeddedStore:
         return session
 
     def expire(self, session_id: int) -> None:
-        """End a session from outside, as a ZooKeeper does with one it hears nothing from."""
+        """Expire a session, as ZooKeeper does with a session that it does not hear from."""
         with self._lock:
             session = self._sessions.pop(session_id, None)
         if session is not None:
             self._end(session, expired=True)
 
     def fail(self, reason: str) -> None:
-        """Take no more changes: what would be written is not certain to be there after a restart. Reads go on."""
+        """Refuse changes from now on: it is not certain that they would survive a restart. Reads go on."""
         if self._failure is None:
             log.error("%s takes no more changes until the broker is started again: %s", self._path, reason)
             self._failure = f"{self._path} takes no more changes: {reason}"
 
     def stop(self) -> None:
-        """Finish what has queued up, end all sessions, close the file. Idempotent."""
+        """Finish the queued changes, end all sessions, close the file. Idempotent."""
         with self._queued:
             self._stopping = True
             self._queued.notify()
@@ -213,19 +216,19 @@ class EmbeddedStore:
         return values
 
     def _next_epoch(self) -> int:
-        """Count this opening, so that ids of sessions and changes never repeat, not even those of ephemeral nodes."""
+        """Count this opening of the file, so that ids of sessions and changes (of ephemeral nodes too) never repeat."""
         epoch = int(self._database.execute("SELECT epoch FROM opened").fetchone()[0]) + 1
         self._database.execute("UPDATE opened SET epoch = ?, sum = ?", (epoch, self._sum ^ epoch))
         if not self._reserve.is_needed():
             self._reserve.hold_pages(self._database)
         self._database.execute("COMMIT")
-        with contextlib.suppress(OSError):  # a full disk, where it is what the last run has left of it
+        with contextlib.suppress(OSError):  # the disk is full: the reserve stays as large as the last run has left it
             self._reserve.hold_log()
         return epoch
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what SQLite says of a file that it cannot use into one clear line."""
+        """Turn SQLite's errors about the file into StoreUnavailable or StoreDamaged, with one clear line."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -233,13 +236,13 @@ class EmbeddedStore:
                 raise StoreUnavailable(f"{self._path} is in use by another process") from error
             raise StoreUnavailable(f"{self._path} cannot be opened: {error}") from error
         except (sqlite3.DatabaseError, TypeError) as error:
-            # TypeError: a table without its row.
+            # TypeError: a table lacks its row.
             raise StoreDamaged(self._path, str(error)) from error
         except OSError as error:
             raise StoreUnavailable(f"{self._path} cannot be opened: {error}") from error
 
     def _commit(self, draft: Draft) -> None:
-        """Make the persistent part of `draft` durable; sqlite3.Error if that failed and nothing was changed."""
+        """Make the persistent part of `draft` durable. Raises sqlite3.Error, with nothing changed, if that fails."""
         removed: list[tuple[str]] = []
         written: list[tuple[str, bytes]] = []
         new_sum = self._sum
@@ -259,7 +262,7 @@ class EmbeddedStore:
         except sqlite3.OperationalError as error:
             if not _is_full(error):
                 raise
-            # What has moved into the database leaves its room in the write-ahead log.
+            # A checkpoint moves pages into the database, and the write-ahead log can use their room again.
             self._database.execute("PRAGMA wal_checkpoint(RESTART)")
             self._transact(removed, written, new_sum)
 
@@ -282,7 +285,7 @@ class EmbeddedStore:
     # --- the writer ---------------------------------------------------------------------------------------------------
 
     def submit(self, change: _Change) -> list[Result]:
-        """Queue a change and wait until it is durable or refused."""
+        """Queue a change and wait until it is durable. Raises its error if it is refused."""
         with self._queued:
             if self._stopping:
                 raise StoreUnavailable(f"{self._path} is closed; nothing was changed")
@@ -302,7 +305,7 @@ class EmbeddedStore:
             try:
                 self._write_group(changes)
             except Exception as error:
-                # A bug of ours between commit and answer: what is on disk is whole, what is in memory may not be.
+                # A bug of ours between commit and answer: the file is whole, the tree in memory may not be.
                 for change in changes:
                     change.error = StoreUnavailable(self._refusal(error))
             finally:
@@ -312,7 +315,10 @@ class EmbeddedStore:
                 self._reserve.hold_log()
 
     def _write_group(self, changes: list[_Change]) -> None:
-        """Try each change on top of those before it, commit all that passed, then show them to readers and watchers."""
+        """Try each change on top of those before it, commit all that passed, then show them to readers and watchers.
+
+        The outcome of each is in `results` or `error`.
+        """
         group = Draft(self._tree)
         self._lives_on_reserve = self._reserve.is_needed()
         passed: list[_Change] = []
@@ -338,7 +344,7 @@ class EmbeddedStore:
             refused = self._refusal(error)
             for change in passed:
                 if change.operations is None:
-                    # Ephemeral nodes go without the disk's leave.
+                    # Ephemeral nodes are not on disk: delete them although the commit has failed.
                     self._write_group([change])
                 else:
                     change.error = StoreUnavailable(refused)
@@ -350,16 +356,19 @@ class EmbeddedStore:
 
     def _operations_of(self, change: _Change, group: Draft) -> Sequence[Operation]:
         if change.operations is not None:
-            # Here, not when it was queued: no ephemeral node may be made after its session's have been removed.
+            # Checked here and not when queued: no ephemeral node may be made after those of its session are removed.
             with self._lock:
                 self._check_session_locked(change.session_id)
             return change.operations
-        # None of them can be new in this group: its creator was refused above, the session having ended before.
+        # This group cannot have created any of them: the session has ended, so its changes were refused above.
         mine = sorted(self._tree.ephemerals.get(change.session_id, ()))
         return [Delete(path) for path in mine if group.node(path) is not None]
 
     def _refusal(self, error: Exception) -> str:
-        """What callers are told; after anything but a full disk no later change is tried (a failed fsync is final)."""
+        """The message for callers. After any error but a full disk the store takes no more changes.
+
+        A failed fsync is final.
+        """
         if isinstance(error, sqlite3.Error) and _is_full(error):
             return f"{self._path}: {DISK_FULL}; nothing was changed"
         log.error("%s takes no more changes until the broker is started again: %r", self._path, error)
@@ -373,7 +382,7 @@ class EmbeddedStore:
             raise SessionExpired
 
     def read(self, session_id: int, paths: Iterable[str], watch: Watcher | None = None) -> list[Node | None]:
-        """The nodes at one moment; a watch is set whether they are there or not."""
+        """The nodes at one moment, None for one that does not exist; a watch is set in both cases."""
         with self._lock:
             self._check_session_locked(session_id)
             nodes = [self._tree.node(path) for path in paths]
@@ -383,7 +392,7 @@ class EmbeddedStore:
             return nodes
 
     def read_many(self, session_id: int, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
-        """The start of a broker with thousands of topics: no objects in between."""
+        """Data and stat of many nodes, without making `Node` objects: for the start with thousands of topics."""
         with self._lock:
             self._check_session_locked(session_id)
             values = list(map(self._tree.values.get, paths))
@@ -422,7 +431,7 @@ class EmbeddedStore:
             self._end(session, expired=False)
 
     def _end(self, session: EmbeddedSession, *, expired: bool) -> None:
-        """Its watches go first: a session that ends does not hear of its own nodes."""
+        """End a session. Its watches are removed first, so that it does not hear of its own nodes' deletion."""
         with self._lock:
             for watches in (self._data_watches, self._child_watches):
                 for path in list(watches):
@@ -481,7 +490,7 @@ class EmbeddedStore:
 
 
 def _crc_of(path: str, value: bytes) -> int:
-    """Of a node's row."""
+    """The CRC of a node's row."""
     return crc32_of(value, crc32_of(path.encode()))
 
 
@@ -527,7 +536,7 @@ class EmbeddedSession:
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
         for operation in operations:
-            # A sequential node's own name may be empty: its number is the name.
+            # The given name of a sequential node may be empty: a number follows it.
             sequential = isinstance(operation, Create) and operation.sequential
             check_path(operation.path + "0" if sequential else operation.path)
 
@@ -545,12 +554,12 @@ def _is_full(error: sqlite3.Error) -> bool:
 
 
 def _fits_reserve(operation: Operation) -> bool:
-    """Whether the store's reserve is meant for it: it may free space, or takes none."""
+    """Whether the operation may use the store's reserve: it may free space, or takes none."""
     if not isinstance(operation, Create) or operation.ephemeral:
         return True
     return operation.path.startswith(_RESERVED_FOR)
 
 
 def store_path(log_dir: str) -> str:
-    """Where the store of a broker with that first log directory is."""
+    """The path of the store in a log directory."""
     return str(Path(log_dir) / FILE_NAME)

@@ -1,4 +1,4 @@
-"""Many operations as several transactions, each small enough for a ZooKeeper."""
+"""Splits many operations into transactions that are small enough for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from kbroker.coordination.store import Create, Operation, SetData
 
 MAX_OPERATIONS = 100
 MAX_SIZE = 400_000
-"""Bytes; a ZooKeeper takes a megabyte (jute.maxbuffer)."""
+"""Bytes; ZooKeeper takes a megabyte (jute.maxbuffer)."""
 
 
 def size_of(operation: Operation) -> int:
-    """About how many bytes it is in a request; never too few."""
+    """An upper bound of the operation's bytes in a request."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + 100
 
 
 def parcels(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """In order: who is cut short between two of them does it all again."""
+    """The operations in their order, in lists for one transaction each.
+
+    If a caller is cut short between two of them, it does all of them again.
+    """
     parcel: list[Operation] = []
     size = 0
     for each in operations:

@@ -1,7 +1,7 @@
-"""Which node holds what, and how its data is written: the ZooKeeper layout of Apache Kafka 3.9, byte for byte.
+"""The paths of the nodes and the formats of their data: the ZooKeeper layout of Apache Kafka 3.9, byte for byte.
 
-A real ZooKeeper and real Kafka brokers share these nodes with us, so a reader takes whatever older versions of the
-formats say, and a writer writes what 3.9 writes. `decode_x` raises StoreCorrupt for data that is none of these.
+A real ZooKeeper and real Kafka brokers may share these nodes with kbroker. So it reads older versions of the formats
+too, and writes what 3.9 writes. `decode_x` raises StoreCorrupt if the data is not in any of the formats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
-"""Not in Kafka's layout: what groups are set to it keeps in KRaft only."""
+"""Not in Kafka's layout: Kafka has configs of groups only in KRaft."""
 CONFIG_CHANGES = "/config/changes"
 DELETE_TOPICS = "/admin/delete_topics"
 FEATURE = "/feature"
@@ -51,7 +51,7 @@ PERSISTENT = (
     BROKER_CONFIGS,
     "/config/ips",
 )
-"""The nodes that a broker makes sure of when it starts, their parents included."""
+"""The nodes that a broker creates when it starts if they are missing, with their parents."""
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
@@ -60,7 +60,7 @@ _URL_TO_BASE64 = str.maketrans("-_+/", "+/!!")
 
 
 class StoreCorrupt(KbrokerError):
-    """A node's data is not what its path promises."""
+    """A node's data is not in the format that its path asks for."""
 
     def __init__(self, path: str, what: str):
         super().__init__(f"coordination store, node {path}: {what}")
@@ -96,13 +96,13 @@ def broker_config_path(entity: str) -> str:
 
 
 def group_config_path(group_id: str) -> str:
-    """Anything can be a group's name: what may stand in no path is written as in URLs."""
+    """The path of a group's configs. Characters that may not be in a path are escaped as in URLs."""
     name = _NOT_PLAIN.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), group_id)
     return f"{GROUP_CONFIGS}/{name}"
 
 
 def group_of_config(name: str) -> str:
-    """The group that a node below GROUP_CONFIGS is of."""
+    """The group id from the name of a node below GROUP_CONFIGS. Raises StoreCorrupt if it cannot be decoded."""
     try:
         return _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("%", "")).decode(), name)
     except ValueError as error:
@@ -114,12 +114,12 @@ def delete_topic_path(topic: str) -> str:
 
 
 def consumer_offset_path(group_id: str, topic: str, partition_id: int) -> str:
-    """Anything can be a group's name: not every such path is one (`store.check_path`)."""
+    """The path of a committed offset. It may not be valid, since a group id may be anything: see `store.check_path`."""
     return f"{CONSUMERS}/{group_id}/offsets/{topic}/{partition_id}"
 
 
 class TopicAssignment(NamedTuple):
-    """What /brokers/topics/<topic> says. The id is NO_UUID for a topic of a Kafka before 2.8."""
+    """The data of /brokers/topics/<topic>. The id is NO_UUID for a topic of a Kafka before 2.8."""
 
     topic_id: UUID
     replicas: dict[int, tuple[int, ...]]
@@ -128,7 +128,7 @@ class TopicAssignment(NamedTuple):
 
 
 class PartitionRegistration(NamedTuple):
-    """What .../partitions/<id>/state says. `leader` is -1 for none."""
+    """The data of .../partitions/<id>/state. `leader` is -1 if there is none."""
 
     leader: int
     leader_epoch: int
@@ -137,7 +137,7 @@ class PartitionRegistration(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """What /brokers/ids/<id> says."""
+    """The data of /brokers/ids/<id>."""
 
     endpoints: tuple[Endpoint, ...]
     rack: str | None
@@ -145,7 +145,7 @@ class BrokerRegistration(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """The last block of producer ids given out: `last` is its last id, and it belongs to it."""
+    """The last block of producer ids given out, from `first` to `last`, both included."""
 
     broker_id: int
     first: int
@@ -153,12 +153,12 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_uuid(value: UUID) -> str:
-    """The 22 characters that Kafka writes a Uuid as: base64 for URLs, without padding."""
+    """The text of a UUID in Kafka: 22 characters, URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def decode_uuid(text: str) -> UUID:
-    """ValueError for what is no Uuid."""
+    """The UUID of a text from `encode_uuid`. Raises ValueError if it is not one."""
     if len(text) != 22:
         raise ValueError(f"{text!r} is not 22 characters long")
     try:
@@ -193,7 +193,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
 
 
 def decode_topic_id(path: str, data: bytes) -> UUID:
-    """The 22 characters of an id that stand somewhere in the data of `path`."""
+    """The topic id in 22 bytes of the data of `path`. Raises StoreCorrupt if they are not one."""
     try:
         return decode_uuid(data.decode())
     except ValueError as error:
@@ -230,7 +230,7 @@ def encode_config(configs: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """The settings; none at all for an empty node, as Kafka reads it."""
+    """The configs by name; {} for a node without data, as in Kafka."""
     if not data:
         return {}
     fields = _decode(path, data)
@@ -251,7 +251,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         fields["rack"] = broker.rack
     fields |= {
         "jmx_port": -1,
-        # Only for readers older than Kafka 0.9, which know one plain listener.
+        # Only for readers older than Kafka 0.9, which know one PLAINTEXT listener.
         "port": plaintext.port if plaintext else -1,
         "host": plaintext.host if plaintext else None,
         "version": 5,

@@ -1,8 +1,8 @@
-"""Room on the disk that the embedded store holds before it needs it, so that topics can be deleted where none is left.
+"""Disk space that the embedded store reserves in advance, so that topics can be deleted when the disk is full.
 
-It is in two places. SQLite's write-ahead log has on the disk what the largest change needs, from the start. And the
-database has free pages, so that what moves there from the write-ahead log does not make it longer. SQLite removes its
-write-ahead log when it is closed: a second name keeps the room for the next start.
+The reserve is in two places. SQLite's write-ahead log has its largest size on disk from the start. And the database has
+free pages, so that it does not grow when pages move there from the write-ahead log. SQLite removes the write-ahead log
+when it closes it; a hard link keeps its space for the next start.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import os
 import sqlite3
 
 LEAST_FREE_PAGES = 16
-"""Of the database; the mark of a deletion, or a setting, takes one or two."""
+"""If the database has fewer free pages than this, it gets new ones. A mark of deletion or a config takes one or two."""
 FREE_PAGES = 64
-"""What it has again when there are fewer, once it is as large itself."""
+"""The number of free pages that it gets, once it has as many pages itself."""
 FIRST_FREE_PAGES = 24
-"""Before: each page is written while a new broker starts."""
+"""The number of free pages that a smaller database gets: fewer, as a new broker writes each page during its start."""
 LOG_SIZE = 2 << 20
-"""Bytes of the write-ahead log, and as many more as the database has: a change may touch all of it."""
+"""Bytes of the write-ahead log, plus the size of the database, since one change may touch all of it."""
 CHECKPOINT_PAGES = 250
-"""Pages in the write-ahead log after which SQLite moves them, about half of `LOG_SIZE`."""
+"""Pages in the write-ahead log after which SQLite moves them to the database: about half of `LOG_SIZE`."""
 FULL_BELOW = 1 << 20
-"""Bytes left on the disk; with less only changes that may free some are taken, for they live on what is held here."""
+"""Free bytes of the disk. With less, only changes that may use the reserve are accepted."""
 
-_HEADER_SIZE = 32  # of a write-ahead log; without it SQLite takes nothing from the file
+_HEADER_SIZE = 32  # bytes of a write-ahead log's header; if it is zero, SQLite ignores the file's contents
 _FILLER = "INSERT INTO node VALUES ('', zeroblob(?))"  # no node has this path
 
 
 class StoreReserve:
-    """That of the database at `path`. Called by one thread at a time."""
+    """The reserve of the database at `path`. Used by one thread at a time."""
 
     def __init__(self, path: str):
         self._path = path
@@ -40,28 +40,28 @@ class StoreReserve:
         self._is_closed = False
 
     def take_up(self) -> None:
-        """Before the database is opened: what the last stop has kept is its write-ahead log."""
+        """Make the file that the last stop has kept the write-ahead log. Called before the database is opened."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.exists(self._log_path):  # noqa: PTH110 (pathlib is slower, and this is part of each start)
-                os.unlink(self._kept_path)  # noqa: PTH108 (the stop was cut short: it is a second name of the same)
+                os.unlink(self._kept_path)  # noqa: PTH108 (the stop was cut short: both are names of the same file)
             else:
                 self._void()
                 os.rename(self._kept_path, self._log_path)  # noqa: PTH104
 
     def hold_pages(self, database: sqlite3.Connection) -> None:
-        """In a transaction: the database has free pages enough when that is done."""
+        """Give the database enough free pages. Called in a transaction."""
         free = database.execute("PRAGMA freelist_count").fetchone()[0]
         if free < LEAST_FREE_PAGES:
             page_size, page_count = (
                 database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count")
             )
             wanted = FREE_PAGES if page_count >= FREE_PAGES else FIRST_FREE_PAGES
-            # Free pages are taken first: so many more have to be asked for.
+            # The filler takes the present free pages first, so its size is these and the wanted ones.
             database.execute(_FILLER, ((free + wanted) * page_size,))
             database.execute("DELETE FROM node WHERE path = ''")
 
     def hold_log(self) -> None:
-        """Once the database is open: its write-ahead log is as long as it may become. OSError without room."""
+        """Give the write-ahead log its largest size. Called when the database is open. Raises OSError without space."""
         wanted = LOG_SIZE + os.stat(self._path).st_size  # noqa: PTH116
         if wanted > self._size:
             if self._fd < 0:
@@ -70,15 +70,15 @@ class StoreReserve:
             self._size = wanted
 
     def is_needed(self) -> bool:
-        """Whether the disk is full, or nearly."""
+        """Whether the disk is full or nearly full."""
         try:
             disk = os.statvfs(self._path)
-        except OSError:  # the change itself will tell
+        except OSError:  # the change itself will fail and say why
             return False
         return disk.f_bavail * disk.f_frsize < FULL_BELOW
 
     def close(self, database: sqlite3.Connection) -> None:
-        """Close the database, and keep the room of its write-ahead log if the file system lets files have two names."""
+        """Close the database, and keep the space of its write-ahead log if the file system has hard links."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -89,7 +89,7 @@ class StoreReserve:
             os.close(self._fd)
         with contextlib.suppress(OSError):
             if os.path.exists(self._log_path):  # noqa: PTH110
-                # It could not be moved into the database, and is needed.
+                # SQLite could not move it into the database: it is needed as it is.
                 os.unlink(self._kept_path)  # noqa: PTH108
             else:
                 self._void()

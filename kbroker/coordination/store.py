@@ -1,8 +1,8 @@
 """The interface of a coordination store: a tree of nodes with versions, sessions, ephemeral nodes and one-shot watches.
 
-The semantics are ZooKeeper's, cut down to what brokers need, so that a ZooKeeper ensemble can stand behind the same
-calls. All calls are synchronous and thread-safe; whatever changes the tree has been made durable when the call returns.
-Do not call them from a processor's thread: they wait for a disk.
+The semantics are ZooKeeper's, reduced to what brokers need, so that a ZooKeeper ensemble can be behind the same calls.
+All calls are synchronous and thread-safe, and a change is durable when its call returns. Do not call them from a
+processor's thread: they wait for a disk or a network.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 from kbroker.errors import BadInput, ErrorCode, KbrokerError, NotNow
 
 ANY_VERSION = -1
-"""As an expected version: whichever the node has."""
+"""An expected version that every version of a node matches."""
 
 
 class StoreError(KbrokerError):
-    """A call that the tree does not allow as it is now; nothing was changed. `path` is the node in the way."""
+    """The tree as it is now does not allow the call; nothing was changed. `path` is the node that is the reason."""
 
     def __init__(self, path: str, what: str):
         super().__init__(f"{path}: {what}")
@@ -27,27 +27,27 @@ class StoreError(KbrokerError):
 
 
 class NoNode(StoreError):
-    """The node, or the parent of a node to create, is not there."""
+    """The node, or the parent of a node to create, does not exist."""
 
     def __init__(self, path: str):
         super().__init__(path, "no such node")
 
 
 class NodeExists(StoreError):
-    """A node to create is there already."""
+    """A node to create exists already."""
 
     def __init__(self, path: str):
         super().__init__(path, "the node exists")
 
 
 class BadVersion(StoreError):
-    """Somebody else has changed the node since the caller looked."""
+    """The node does not have the expected version: it was changed since the caller has read it."""
 
     def __init__(self, path: str, expected: int, found: int | None = None):
         super().__init__(path, f"version {expected} expected, {'another' if found is None else found} found")
         self.expected = expected
         self.found = found
-        """None where the store does not say."""
+        """The node's version; None if the store does not say."""
 
 
 class NotEmpty(StoreError):
@@ -72,28 +72,28 @@ class SessionExpired(StoreError, NotNow):
 
 
 class StoreUnavailable(NotNow):
-    """The store cannot be reached or cannot write; whether the change was made is told by the message."""
+    """The store cannot be reached or cannot write. The message says whether the change may have been made."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class InvalidPath(StoreError, BadInput):
-    """A path is not /name/name/..."""
+    """A path is not of the form /name/name/..., or has characters that are not allowed."""
 
 
 class Stat(NamedTuple):
-    """What is known of a node besides its data. Ids grow with every change of the tree and never repeat."""
+    """The metadata of a node. Creation and modification ids grow with every change of the tree and never repeat."""
 
     version: int
-    """0 when created, one more with every set."""
+    """0 when the node is created, one more with every set."""
     creation_id: int
     modification_id: int
     owner: int
-    """Session of an ephemeral node, 0 for a persistent one."""
+    """The id of an ephemeral node's session; 0 for a persistent node."""
 
 
 class EventKind(Enum):
-    """What a watch has seen."""
+    """The kind of change that a watch reports."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -102,19 +102,19 @@ class EventKind(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """One thing that happened to one node. The node may have changed again since: read it."""
+    """One change of one node. The node may have changed again since, so read it."""
 
     kind: EventKind
     path: str
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called once, on the store's event thread, in the order in which things happened. It may call the store. It must not
-block for long: other watchers wait behind it."""
+"""Called once, on the store's event thread, in the order of the changes. It may call the store. It must not block for
+long: other watchers wait for it."""
 
 
 class Create(NamedTuple):
-    """Create `path`. A sequential node gets a ten-digit number behind its name that no sibling ever had."""
+    """Create `path`. To the name of a sequential node a ten-digit number is appended that no sibling has ever had."""
 
     path: str
     data: bytes = b""
@@ -138,7 +138,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Go on only if `path` is there with `version`."""
+    """Refuse the transaction unless `path` exists and has `version`."""
 
     path: str
     version: int = ANY_VERSION
@@ -146,7 +146,7 @@ class Check(NamedTuple):
 
 Operation = Create | SetData | Delete | Check
 Result = str | Stat | None
-"""Of a Create: the path it got. Of a SetData: the new stat. Otherwise None."""
+"""The result of an operation: the created path for Create, the new stat for SetData, None for the others."""
 
 
 class Store(Protocol):
@@ -154,56 +154,59 @@ class Store(Protocol):
 
     @property
     def session_id(self) -> int:
-        """Not 0; the owner of this session's ephemeral nodes."""
+        """The session's id, which is not 0; the `owner` of its ephemeral nodes."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """The path created. NoNode without a parent, NodeExists, NoChildrenForEphemerals."""
+        """Create a node and return its path. Raises NoNode (no parent), NodeExists or NoChildrenForEphemerals."""
         ...
 
     def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, Stat]:
-        """Data and stat, or NoNode. `watch` hears of the next change or deletion."""
+        """Data and stat of a node. Raises NoNode. `watch` is called for the next change or deletion."""
         ...
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """The new stat. NoNode, BadVersion."""
+        """Set a node's data and return its new stat. Raises NoNode or BadVersion."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """NoNode, BadVersion, NotEmpty."""
+        """Delete a node. Raises NoNode, BadVersion or NotEmpty."""
         ...
 
     def exists(self, path: str, watch: Watcher | None = None) -> Stat | None:
-        """None for no node. `watch` hears of its creation, next change or deletion."""
+        """The stat of a node, or None. `watch` is called for the node's creation, next change or deletion."""
         ...
 
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        """Sorted names, or NoNode. `watch` hears of the next child that comes or goes, and of the node's deletion."""
+        """The sorted names of a node's children. Raises NoNode.
+
+        `watch` is called for the next child that is created or deleted, or for the node's deletion.
+        """
         ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """Data and stat of each, None for no node. Not one moment's picture."""
+        """Data and stat of each node, None for one that does not exist. They may be of different moments."""
         ...
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """All of them or none. The error raised is that of the first operation that cannot be done."""
+        """Carry out all operations or none. Raises the error of the first one that cannot be done."""
         ...
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call once, on the event thread, when this session expires (not when it is closed)."""
+        """Call `callback` once, on the event thread, when this session expires (not when it is closed)."""
         ...
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go, its watches are dropped. Idempotent."""
+        """End the session: its ephemeral nodes are deleted and its watches dropped. Idempotent."""
         ...
 
 
 _IN_NO_PATH = "[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\U0010ffff]"
-"""What ZooKeeper allows in no name: controls, private use, specials, and what has two units in UTF-16."""
+"""Characters that ZooKeeper does not allow: controls, private use, specials, and those of two units in UTF-16."""
 
 
 def check_path(path: str) -> None:
-    """InvalidPath unless `path` is / or /name/name/..., without empty, '.' or '..' names and what no path may have."""
+    """Raise InvalidPath unless `path` is / or /name/name/... with allowed characters, without '', '.' or '..' names."""
     if path == "/":
         return
     if not path.startswith("/"):
@@ -216,5 +219,5 @@ def check_path(path: str) -> None:
 
 
 def parent_of(path: str) -> str:
-    """The path of the node above; of /a it is /."""
+    """The path of the parent node; / for /a."""
     return path[: path.rindex("/")] or "/"

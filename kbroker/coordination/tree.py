@@ -1,4 +1,4 @@
-"""The nodes of the embedded store in memory: the tree that is committed, and drafts of changes on top of it."""
+"""The nodes of the embedded store in memory: the committed tree, and drafts of changes on top of it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kbroker.coordination.store import (
     parent_of,
 )
 
-# On disk, before a node's data: version, creation id, modification id, next sequence, owner (there always 0). One value
-# a row, kept as it is in memory too: with 5,000 topics, making objects of all columns took three times as long.
+# On disk, before a node's data: version, creation id, modification id, next sequence, owner (on disk always 0). A row
+# is one value, kept in memory as it is: with 5,000 topics, making objects of separate columns took three times as long.
 HEADER = struct.Struct(">qqqqq")
 
 
 class Node(NamedTuple):
-    """One node. Kept encoded; decoded to be changed."""
+    """One node. The tree keeps nodes encoded; they are decoded to be changed."""
 
     data: bytes
     version: int
@@ -57,7 +57,7 @@ class Node(NamedTuple):
 
 
 class Tree:
-    """The nodes that are committed, encoded, by path."""
+    """The committed nodes: `values` are the encoded nodes by path."""
 
     __slots__ = ("children", "ephemerals", "values")
 
@@ -68,7 +68,7 @@ class Tree:
         for path in values:
             parent, _, name = path.rpartition("/")
             self.children[parent].add(name)
-        # The root is its own parent by that arithmetic; and children of the root were filed under "".
+        # The loop takes the root for its own child, and files the root's children under "".
         self.children["/"] = self.children.pop("", set()) - {""}
 
     def node(self, path: str) -> Node | None:
@@ -79,7 +79,7 @@ class Tree:
         return len(self.children.get(path, ()))
 
     def merge(self, draft: Draft) -> None:
-        """Makes the changes of `draft`, which was begun on this tree."""
+        """Apply the changes of `draft`, which was begun on this tree."""
         for path, node in draft.nodes.items():
             before = self.node(path)
             if before is not None and before.owner:
@@ -118,14 +118,14 @@ class Draft:
         return self._below.child_count(path) + self._child_delta.get(path, 0)
 
     def merge(self, draft: Draft) -> None:
-        """Takes over the changes of `draft`, which was begun on this one."""
+        """Take over the changes of `draft`, which was begun on this draft."""
         self.nodes.update(draft.nodes)
         for path, delta in draft._child_delta.items():
             self._child_delta[path] = self._child_delta.get(path, 0) + delta
         self.events += draft.events
 
     def apply(self, operation: Operation, session_id: int, change_id: int) -> Result:
-        """Do one operation here; StoreError if it cannot be done, with this draft then to be thrown away."""
+        """Carry out one operation in this draft. Raises StoreError if it cannot be done; drop the draft then."""
         if isinstance(operation, Create):
             return self._create(operation, session_id, change_id)
         node = self.node(operation.path)

@@ -1,8 +1,9 @@
-"""The coordination store in a real ZooKeeper: `store.Store` on kazoo, which is imported here only.
+"""The coordination store in a real ZooKeeper: a `store.Store` on kazoo, which only this module imports.
 
-A session lives through lost connections for as long as ZooKeeper lets it. While there is none, calls wait for it, up to
-`wait_s`; then StoreUnavailable says whether the change may have been made. Reads whose connection is lost are asked
-again. Watches survive too: after a reconnect each is set again, and who would have heard of a change meanwhile does.
+A session survives lost connections until ZooKeeper expires it. While there is no connection, calls wait for one, for up
+to `wait_s`; then they raise StoreUnavailable, which says whether the change may have been made. Reads whose connection
+is lost are repeated. Watches survive too: after a reconnect each is set again, and its watcher is called if the node
+has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ from kbroker.errors import ConfigError, KbrokerError
 log = logging.getLogger(__name__)
 
 MAX_REQUEST_SIZE = 1_000_000
-"""Bytes of one `multi`: a ZooKeeper drops the connection of who sends more than its jute.maxbuffer."""
+"""Most bytes of one `multi`: ZooKeeper drops a connection that sends more than its jute.maxbuffer."""
 IN_FLIGHT = 500
-"""Reads that are asked for before the first is waited for."""
+"""Most reads that are sent before the first answer is waited for."""
 RECONNECT_DELAY_S = 1.0
 """The longest pause between two attempts to connect."""
 CLOSE_S = 5.0
-"""How long a close waits for ZooKeeper to end the session. It waits for none that is away: that session times out."""
+"""How long a close waits for ZooKeeper to end the session.
+
+Without a connection it does not wait: the session times out."""
 
 _KINDS = {
     EventType.CREATED: store.EventKind.CREATED,
@@ -64,7 +67,7 @@ _KINDS = {
 
 
 class _Link(Enum):
-    """What is known of the session."""
+    """The state of the session."""
 
     CONNECTED = "connected"
     LOST = "lost"
@@ -73,15 +76,15 @@ class _Link(Enum):
 
 
 class _Mark(NamedTuple):
-    """What a node was when a watch was set; it is another one when something has happened."""
+    """The state of a node when a watch was set; if it differs later, the node has changed."""
 
     creation_id: int
     change_id: int
-    """Of its data, or for a watch of children, of them."""
+    """The id of the last change of the node's data; for a watch of children, of its children."""
 
 
 class _Watch:
-    """One watcher of one path, set once."""
+    """One watcher on one path. It is set once; `again` makes another one to be set anew."""
 
     def __init__(self, session: ZooKeeperStore, path: str, watcher: store.Watcher, *, of_children: bool):
         self.path = path
@@ -89,7 +92,7 @@ class _Watch:
         self.of_children = of_children
         self.mark: _Mark | None = None
         self.is_settled = threading.Event()
-        """From then on `mark` is known, or the watch is void: nobody wants to hear of it."""
+        """Set when `mark` is known, or when the watch is void, so that its events are ignored."""
         self.is_void = False
         self._session = session
 
@@ -110,10 +113,10 @@ class _Watch:
 
 
 class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads with a name, and its waits for one server within a bound.
+    """Kazoo's threads, with names and with a bound on the wait for one server.
 
-    A ZooKeeper that is just starting may take a connection and never answer on it. Kazoo would wait for the whole
-    session timeout, and the session be lost.
+    A ZooKeeper that is just starting may accept a connection and never answer on it. Kazoo would wait for the whole
+    session timeout, and the session would be lost.
     """
 
     def __init__(self, patience_s: float):
@@ -124,7 +127,11 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, timeout=min(timeout, self._patience_s), **kwargs)
 
     def select(self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float) -> Any:
-        """Of one socket: for what is begun, or the answer to a handshake. Of two: for anything to do, or a ping."""
+        """Wait for sockets, with a bound if there is one socket to read.
+
+        With one, kazoo waits for the rest of an answer, or for the answer to a handshake. With two, it waits for
+        anything to do, or for the time of a ping.
+        """
         if len(read) == 1:
             timeout = min(timeout, self._patience_s)
         return super().select(read, write, other, timeout)
@@ -136,9 +143,9 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class ZooKeeperStore:
-    """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that is not there holds nothing.
+    """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that does not exist is like an empty tree.
 
-    Locks: `_changed` guards `_link`, `_is_heard`, `_end_callbacks` and `_set`; no call is made under it.
+    Locks: `_changed` guards `_link`, `_is_heard`, `_end_callbacks` and `_set`. No call is made while it is held.
     """
 
     def __init__(
@@ -150,8 +157,11 @@ class ZooKeeperStore:
         wait_s: float | None = None,
         connects: bool = True,
     ):
-        """Returns when the session is there; StoreUnavailable after `connect_timeout_s`. `wait_s` is a call's bound.
-        Both are `session_timeout_s` if not given. Not `connects`: returns at once, `connect` is to be called."""
+        """Connect; the session is there when this returns. Raises StoreUnavailable after `connect_timeout_s`.
+
+        `wait_s` is the longest time that a call waits. Both are `session_timeout_s` if not given. With `connects` false
+        it returns at once, and `connect` has to be called. Raises ConfigError if the address is malformed.
+        """
         self._address = address
         hosts, slash, chroot = address.partition("/")
         self._chroot = f"/{chroot.strip('/')}" if slash and chroot.strip("/") else ""
@@ -167,8 +177,8 @@ class ZooKeeperStore:
         self._is_started = False
         self._stopped: threading.Thread | None = None
         self._is_heard = True
-        """A close waits for the end. Not when there was no connection: kazoo may be in the middle of an attempt."""
-        # Kazoo's own account of every attempt to connect says nothing that is not said here.
+        """Whether `close` waits for the session's end. Without a connection it does not: kazoo may be connecting."""
+        # Kazoo's log lines about every attempt to connect add nothing to those of this module.
         quiet = logging.getLogger("kbroker.zookeeper")
         quiet.setLevel(logging.CRITICAL + 1)
         retry = KazooRetry(
@@ -189,8 +199,10 @@ class ZooKeeperStore:
             self.connect()
 
     def connect(self) -> None:
-        """Returns when the session is there. StoreUnavailable if that takes too long, SessionExpired if somebody closes
-        it meanwhile."""
+        """Connect; the session is there when this returns.
+
+        Raises StoreUnavailable if that takes too long, SessionExpired if the session is closed meanwhile.
+        """
         try:
             self._client.start_async()
             self._await_link(time.monotonic() + self._connect_timeout_s)
@@ -219,7 +231,7 @@ class ZooKeeperStore:
         return None if found is None else _stat(found)
 
     def children(self, path: str, watch: store.Watcher | None = None) -> list[str]:
-        """Sorted names, or NoNode."""
+        """See `Store.children`."""
         inner = self._inner(path)
         names, _ = self._read(
             lambda each: self._client.get_children_async(inner, each, include_data=True),
@@ -228,7 +240,7 @@ class ZooKeeperStore:
         return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, store.Stat] | None]:
-        """Data and stat of each, None for no node. Not one moment's picture."""
+        """See `Store.get_many`."""
         inner = [self._inner(path) for path in paths]
         found: list[tuple[bytes, store.Stat] | None] = []
         deadline = time.monotonic() + self._wait_s
@@ -256,7 +268,7 @@ class ZooKeeperStore:
         *,
         of_children: bool = False,
     ) -> Any:
-        """What `ask` brings, asked again while connections are lost."""
+        """The answer to `ask`, which is repeated if the connection is lost. `mark_of` makes a watch's mark from it."""
         deadline = time.monotonic() + self._wait_s
         while True:
             self._await_link(deadline)
@@ -292,7 +304,7 @@ class ZooKeeperStore:
 
     def multi(self, operations: Sequence[store.Operation]) -> list[store.Result]:
         for each in operations:
-            # A sequential node's own name may be empty: its number is the name.
+            # The given name of a sequential node may be empty: a number follows it.
             sequential = isinstance(each, store.Create) and each.sequential
             check_path(each.path + "0" if sequential else each.path)
             if isinstance(each, store.Delete) and each.path == "/":
@@ -317,7 +329,7 @@ class ZooKeeperStore:
         return self._results(operations, results)
 
     def make_chroot(self) -> None:
-        """So that nodes can be made."""
+        """Create the nodes of the chroot that are missing, so that nodes can be created below."""
         path = ""
         for name in self._chroot.split("/")[1:]:
             path = f"{path}/{name}"
@@ -328,7 +340,7 @@ class ZooKeeperStore:
         request = self._client.transaction()
         for each in operations:
             if isinstance(each, store.Create):
-                # Not through kazoo's own call: it takes the slash from the end of a sequential node without a name.
+                # Not with kazoo's own call, which strips the final slash of a sequential node without a name.
                 path = self._chroot + each.path if each.sequential else self._inner(each.path)
                 flags = (1 if each.ephemeral else 0) | (2 if each.sequential else 0)
                 request.operations.append(CreateRequest(path, each.data, OPEN_ACL_UNSAFE, flags))
@@ -379,7 +391,7 @@ class ZooKeeperStore:
             if self._link is not _Link.EXPIRED:
                 self._end_callbacks.append(callback)
                 return
-        # Kazoo's own thread of events may have ended.
+        # On a new thread, since kazoo's event thread may have ended.
         threading.Thread(target=self._deliver, args=(callback,), name="zookeeper-end", daemon=True).start()
 
     def close(self) -> None:
@@ -389,12 +401,12 @@ class ZooKeeperStore:
                 self._link = _Link.CLOSED
                 self._changed.notify_all()
         self._stop_client()
-        # Of a watcher that closes the session it is in, nothing may wait.
+        # A watcher that closes its own session runs on the event thread, and must not wait for that thread's end.
         if self._is_heard and self._stopped is not None and threading.get_ident() != self._event_thread:
             self._stopped.join(CLOSE_S)
 
     def _stop_client(self) -> None:
-        """On a thread of its own: kazoo waits for its threads, one of which may be the caller."""
+        """Stop kazoo on a separate thread: its stop waits for its threads, one of which may be the caller."""
         with self._changed:
             if self._stopped is not None:
                 return
@@ -409,7 +421,7 @@ class ZooKeeperStore:
             log.debug("ZooKeeper %s: the session was not closed: %r", self._address, error)
 
     def _take_state(self, state: str) -> None:
-        """On kazoo's thread of the connection; must not wait."""
+        """Take a change of the connection's state. Called on kazoo's connection thread; must not block."""
         with self._changed:
             before = self._link
             if before in (_Link.EXPIRED, _Link.CLOSED):
@@ -434,7 +446,7 @@ class ZooKeeperStore:
             self._stop_client()
 
     def _tell_of_end(self, callbacks: list[Callable[[], None]]) -> None:
-        """In one turn: whoever closes the session ends the thread that the others would be called by in the next."""
+        """Call all callbacks in one call: if one closes the session, the event thread ends after this call."""
         for callback in callbacks:
             self._deliver(callback)
 
@@ -450,7 +462,7 @@ class ZooKeeperStore:
     # --- watches ------------------------------------------------------------------------------------------------------
 
     def _settle(self, watch: _Watch, mark: _Mark | None, *, is_set: bool) -> None:
-        """It takes the place of an earlier one of the same watcher that has heard of nothing yet."""
+        """Settle a watch. If it is set, it replaces an earlier watch of the same watcher that has not fired yet."""
         watch.settle(mark, void=not is_set)
         if is_set:
             with self._changed:
@@ -460,7 +472,7 @@ class ZooKeeperStore:
                 self._withdraw(earlier)
 
     def _withdraw(self, watch: _Watch) -> None:
-        """Kazoo has no call for this, and would keep each of them until something happens to the node."""
+        """Remove a watch from kazoo, which has no call for this and would keep it until the node changes."""
         watches = self._client._child_watchers if watch.of_children else self._client._data_watchers
         if (of_path := watches.get(self._inner(watch.path))) is not None:
             of_path.discard(watch)
@@ -470,7 +482,7 @@ class ZooKeeperStore:
             if self._set.get(watch.key) is watch:
                 del self._set[watch.key]
 
-    # What follows is done on kazoo's thread of events, one thing after the other.
+    # The following methods run on kazoo's event thread, one after the other.
 
     def _post(self, call: Callable[[], None]) -> None:
         self._client.handler.dispatch_callback(Callback("session", self._deliver, (call,)))
@@ -483,7 +495,7 @@ class ZooKeeperStore:
             log.exception("a watcher of the coordination store failed")
 
     def take_event(self, watch: _Watch, event: WatchedEvent) -> None:
-        """What kazoo has to say of one watch."""
+        """Take an event of one watch from kazoo, and call its watcher."""
         watch.is_settled.wait()
         self._unset(watch)
         if watch.is_void:
@@ -497,7 +509,7 @@ class ZooKeeperStore:
         if last is not event:
             told = []
             self._told = event, told
-        if watch.watcher not in told:  # it may watch the children too, and hears of a deletion once
+        if watch.watcher not in told:  # a watcher of both data and children is told of a deletion once
             told.append(watch.watcher)
             self._tell(watch, _KINDS[event.type])
 
@@ -505,7 +517,7 @@ class ZooKeeperStore:
         self._deliver(lambda: watch.watcher(store.WatchEvent(kind, watch.path)))
 
     def _watch_again(self) -> None:
-        """After a reconnect: set what the last connection took with it, and tell what happened in between."""
+        """Set the watches again that the last connection had, and report changes since. Called after a reconnect."""
         dropped, self._dropped = {each.key: each for each in self._dropped}, []
         asked = []
         for old in dropped.values():
@@ -523,7 +535,7 @@ class ZooKeeperStore:
             except NoNodeError:
                 is_set = False
             except (KazooException, KazooTimeoutError):
-                # Lost again: with the next connection.
+                # The connection is lost again: set it with the next one.
                 self._settle(new, None, is_set=False)
                 self._dropped.append(old)
                 continue
@@ -537,7 +549,7 @@ class ZooKeeperStore:
                     continue
                 told.add((old.path, old.watcher))
             self._tell(old, kind)
-        # Who watches the data and the children hears of a deletion once, even if only one of the answers has come.
+        # A watcher of both data and children is told of a deletion once, even if only one of the answers has come.
         self._dropped = [old for old in self._dropped if (old.path, old.watcher) not in told]
 
     # --- shared -------------------------------------------------------------------------------------------------------
@@ -548,7 +560,7 @@ class ZooKeeperStore:
 
     @contextmanager
     def _errors(self, outcome: str = "") -> Iterator[None]:
-        """What kazoo raises as one clear line; what the callers make something of passes."""
+        """Turn kazoo's errors into ours, with one clear line; those that the callers handle pass."""
         try:
             yield
         except (ConnectionLoss, NoNodeError, NodeExistsError):
@@ -584,7 +596,7 @@ def _children_mark(stat: Any) -> _Mark:
 
 
 def _happened(watch: _Watch, now: _Mark | None) -> store.EventKind | None:
-    """What a watch has missed."""
+    """The kind of change since the watch was set; None if nothing has changed."""
     if now == watch.mark:
         return None
     if watch.mark is None:

@@ -1,4 +1,4 @@
-"""What the coordinator says of groups and offsets to whoever asks, and how it is made of them."""
+"""The coordinator's answers about groups and offsets, and how they are made from a group's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_OFFSET = -1
 
 
 class FetchedOffset(NamedTuple):
-    """What OffsetFetch says of one partition."""
+    """One partition in the answer to OffsetFetch."""
 
     partition: TopicPartition
     offset: int
@@ -25,7 +25,7 @@ class FetchedOffset(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member as DescribeGroups shows it; metadata and assignment only while the group is stable."""
+    """A member as DescribeGroups shows it; metadata and assignment are empty unless the group is stable."""
 
     member_id: str
     instance_id: str | None
@@ -52,11 +52,11 @@ class ListedGroup(NamedTuple):
     protocol_type: str
     state: str
     kind: str = "classic"
-    """`classic` or `consumer`: which protocol its members speak (KIP-848)."""
+    """`classic` or `consumer`: the group's protocol (KIP-848)."""
 
 
 def described(group: Group) -> DescribedGroup:
-    """What it is now; the caller holds what guards it."""
+    """The group as DescribeGroups shows it now. The caller holds the lock that guards the group."""
     stable = group.state is GroupState.STABLE
     members = tuple(
         DescribedMember(
@@ -76,7 +76,10 @@ def described(group: Group) -> DescribedGroup:
 def fetched(
     offsets: GroupOffsets, partitions: Iterable[TopicPartition] | None, require_stable: bool
 ) -> list[FetchedOffset]:
-    """Of these, or of all that have one."""
+    """The committed offsets of `partitions`; None: of all partitions that have one.
+
+    With `require_stable`, a partition with a commit on its way gets UNSTABLE_OFFSET_COMMIT (KIP-447).
+    """
     found = []
     for partition in sorted(offsets.committed) if partitions is None else partitions:
         committed = offsets.committed.get(partition)

@@ -1,7 +1,7 @@
-"""The consumer protocol's side of the coordinator (KIP-848): heartbeats, descriptions, what members may commit.
+"""The coordinator's part for groups of the consumer protocol (KIP-848): heartbeats, descriptions, checks of commits.
 
-What a group does is decided by `rules/consumer_group.py`. Groups of both kinds are in the same shards, under the same
-locks, and get into the log in the same way (`Home.settle`).
+`rules/consumer_group.py` decides what a group does. Groups of both protocols are in the same shards, under the same
+locks, and are written to the log in the same way (`Home.settle`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kbroker.state_log.loader import Loader
 LOG = logging.getLogger(__name__)
 
 MAX_PATTERN_CPU_S = 5.0
-"""What looking for the topics of one pattern may cost."""
+"""The CPU time that matching one pattern against the names of all topics may take."""
 
 BeatReply = Callable[[BeatAnswer], None]
 
@@ -50,7 +50,7 @@ class NamedTopics(TopicView, Protocol):
     """The cluster's topics, with all their names."""
 
     def names(self) -> Iterable[str]:
-        """Of every topic, internal ones too."""
+        """The names of all topics, internal ones too."""
         ...
 
 
@@ -77,7 +77,7 @@ class DescribedConsumerGroup(NamedTuple):
     target_epoch: int = 0
     assignor: str = ""
     members: tuple[tuple[ConsumerMember, Assignment], ...] = ()
-    """Each with what it is to have."""
+    """Each member with its target assignment."""
     topics: NamedTopics = NoTopics()
 
 
@@ -92,14 +92,14 @@ class ConsumerGroups:
         self._resolver = Loader("group-patterns")
 
     def stop(self) -> None:
-        """Patterns are not looked for any more."""
+        """Stop resolving patterns."""
         self._resolver.stop()
 
     def update_limits(self, group_id: str) -> None:
-        """What is set for the group is something else now: it holds from the members' next heartbeats on."""
+        """Take the group's configs anew; they hold from the members' next heartbeats on."""
         shard = self._home.acquire(group_id)
         if isinstance(shard, ErrorCode):
-            return  # who loads it will ask
+            return  # loading the group takes its configs
         try:
             served = shard.groups.get(group_id)
             if served is not None and (machine := served.consumer) is not None:
@@ -109,7 +109,7 @@ class ConsumerGroups:
 
     # --- heartbeats --------------------------------------------------------------------------------------
     def heartbeat(self, group_id: str, beat: Beat, answer: BeatReply) -> None:
-        """ConsumerGroupHeartbeat. Answered when what it changes is in the log; at once when it changes nothing."""
+        """ConsumerGroupHeartbeat. Answered when its changes are in the log, or at once if it changes nothing."""
         if not beat.member_id:
             beat = beat._replace(member_id=_new_member_id())
         shard = self._home.acquire(group_id)
@@ -141,7 +141,11 @@ class ConsumerGroups:
             self._resolver.submit(functools.partial(self._resolve, shard, served, patterns))
 
     def _group_of(self, shard: GroupShard, group_id: str, beat: Beat) -> tuple[ServedGroup, MixedGroup]:
-        """The group, or a new one that is not among the shard's yet. GROUP_ID_NOT_FOUND for whoever does not join."""
+        """The group, or a new one that is not in the shard yet, for a member that joins.
+
+        A classic group may be replaced or upgraded by a member that joins. Raises ProtocolError: GROUP_ID_NOT_FOUND if
+        there is no such consumer group, GROUP_MAX_SIZE_REACHED if there is no room for another group.
+        """
         served = shard.groups.get(group_id)
         if served is not None and (machine := served.consumer) is not None:
             return served, machine
@@ -169,7 +173,7 @@ class ConsumerGroups:
     def join(
         self, shard: GroupShard, served: ServedGroup, machine: MixedGroup, joining: Joining, token: Token, unique: str
     ) -> Answers:
-        """JoinGroup to a consumer group."""
+        """JoinGroup of a classic member to a consumer group. Returns the answers that are due."""
         topics = self._topics()
         try:
             metadata = next(iter(joining.protocols.values()), None)
@@ -183,7 +187,7 @@ class ConsumerGroups:
         except BadInput:
             return [(token, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id))]
         answers = self._home.settle(shard, served)
-        # A static member that comes back with nothing changed has what it had; so have all others.
+        # If a static member came back with nothing changed, all members keep their assignments: no rebalance.
         return answers + self.maybe_downgrade(shard, served, rebalance=target_epoch < machine.epoch)
 
     def sync(
@@ -195,7 +199,7 @@ class ConsumerGroups:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> SyncAnswer:
-        """SyncGroup to a consumer group."""
+        """SyncGroup of a classic member to a consumer group."""
         who, now_ms = (generation, member_id, instance_id), self._home.now_ms()
         try:
             member = machine.sync(*who, protocol_type, protocol_name, now_ms)
@@ -208,7 +212,10 @@ class ConsumerGroups:
         return SyncAnswer(ErrorCode.NONE, machine.protocol_type, name, assignment)
 
     def maybe_downgrade(self, shard: GroupShard, served: ServedGroup, rebalance: bool = True) -> Answers:
-        """Makes a group whose members all speak the classic protocol by now a classic one."""
+        """Make a consumer group a classic one if all its members use the classic protocol and the policy allows it.
+
+        `rebalance`: whether the members have to join again then. Returns the answers that are due.
+        """
         machine, options = served.consumer, self._options
         if machine is None or not can_downgrade(machine, options.migration_policy, options.max_size):
             return []
@@ -226,7 +233,7 @@ class ConsumerGroups:
 
     # --- patterns ----------------------------------------------------------------------------------------
     def _resolve(self, shard: GroupShard, served: ServedGroup, patterns: frozenset[str]) -> None:
-        """Finds the topics of patterns, on a thread of its own and without a lock, and tells the group."""
+        """Finds the topics that patterns match, on the resolver's thread and without a lock, and tells the group."""
         topics, wall_ms = self._topics(), self._clock.wall_ms()
         found: dict[str, ResolvedRegex] | None = {}
         try:
@@ -255,7 +262,10 @@ class ConsumerGroups:
         version: int = 9,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether whoever this is may commit offsets of all `partitions`; the caller holds the shard's lock."""
+        """NONE if the member may commit offsets of all `partitions`, else why not. The caller holds the shard's lock.
+
+        `epoch` is the member epoch or generation of the request, `version` the version of its OffsetCommit.
+        """
         error = machine.check_commit(epoch, member_id, instance_id, transactional, version)
         member = machine.members.get(member_id)
         if not error and member is not None and epoch != member.current.member_epoch:
@@ -266,7 +276,7 @@ class ConsumerGroups:
                 if error:
                     break
         if transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
-            return ErrorCode.ILLEGAL_GENERATION  # what producers know
+            return ErrorCode.ILLEGAL_GENERATION  # producers do not know STALE_MEMBER_EPOCH
         return error
 
     # --- administration ----------------------------------------------------------------------------------
@@ -291,7 +301,10 @@ class ConsumerGroups:
 
 
 def _matching(pattern: str, names: list[str]) -> frozenset[str]:
-    """The topics that the pattern matches; none of a pattern that is too costly, or that a newer broker has taken."""
+    """The topics that the pattern matches; empty, with a warning, if it is not valid here or takes too long to match.
+
+    A pattern in the log may be invalid here if a newer broker has accepted it.
+    """
     try:
         regex = TopicRegex(pattern)
     except KbrokerError as error:

@@ -3,15 +3,15 @@
     key    int16 version, then
               3  ConsumerGroupMetadataKey                  group             value: epoch, hash of the topics
               4  ConsumerGroupPartitionMetadataKey         group             3.9 and 4.0 only; deleted when found
-              5  ConsumerGroupMemberMetadataKey            group, member     who it is and what it wants
+              5  ConsumerGroupMemberMetadataKey            group, member     the member and its subscription
               6  ConsumerGroupTargetAssignmentMetadataKey  group             epoch and time of the target assignment
-              7  ConsumerGroupTargetAssignmentMemberKey    group, member     what it is to have
-              8  ConsumerGroupCurrentMemberAssignmentKey   group, member     where it stands
+              7  ConsumerGroupTargetAssignmentMemberKey    group, member     the member's target assignment
+              8  ConsumerGroupCurrentMemberAssignmentKey   group, member     the member's current epoch and partitions
              16  ConsumerGroupRegularExpressionKey         group, pattern    the topics that match
-    value  int16 version 0, then the message; no value: it is no more
+    value  int16 version 0, then the message; a null value deletes
 
-The hash of the topics is another function than Kafka's: a broker that takes over another's group finds it changed,
-once, and assigns anew. Written and read here; `records.py` has those of classic groups and of offsets.
+The hash of the topics is not Kafka's function: when Kafka or kbroker takes over the other's log, it finds the hash
+changed once, and assigns anew. `records.py` has the records of classic groups and of offsets.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VALUE_PREFIX = _version.pack(VALUE_VERSION)
 
 # --- writing -----------------------------------------------------------------------------------------------
 def record(group_id: str, change: Change) -> KeyValue:
-    """The record that a change is."""
+    """The record of a change: its key and value."""
     match change:
         case SubscriptionChange(member_id, subscription):
             key = M.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
@@ -143,7 +143,10 @@ def _regex_value(resolved: ResolvedRegex) -> M.Message:
 
 # --- reading -----------------------------------------------------------------------------------------------
 def decode(key: bytes, value: bytes) -> tuple[str, Change] | None:
-    """The group and the change that a record is; None for other kinds of record. Raises MalformedBytes."""
+    """The group id and the change of a record; None if it is not a record of a consumer group.
+
+    Raises MalformedBytes if the key or the value cannot be read.
+    """
     kind = _version_of(key)
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -194,7 +197,10 @@ def _current(about: Any, read: Any) -> Change:
 
 
 def _read_epochs(topics: list[Any], member_epoch: int) -> dict[bytes, dict[int, int]]:
-    """Before 4.3 there are no epochs of partitions: they count as assigned in the epoch that the member is in."""
+    """Partitions by topic id, each with the epoch it was assigned in.
+
+    Records of before 4.3 have no such epochs: their partitions count as assigned in the member's epoch.
+    """
     assigned: dict[bytes, dict[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs

@@ -1,10 +1,10 @@
 """The group coordinator: finds a group, holds its lock, lets its state machine decide, carries out what it asks for.
 
-A request that waits is given with a callable that is called with its answer, once, on whatever thread the answer
-becomes due: the one that brought the last member's request, the log's, or that of `Deadlines`.
+A request that may wait comes with a callable. It is called once with the answer, on the thread on which the answer
+becomes due: that of another member's request, that of the log, or that of `Deadlines`.
 
-Locks. A shard's `lock` is held over a state machine's call and the appends it asks for; answers are given after it. No
-two shards' locks are held at once. Order: shard, then the log's locks and those of connections.
+Locks. A shard's `lock` is held over a call of a state machine and the appends that it asks for; answers are given after
+its release. No two shards' locks are held at once. Order: shard, then the locks of the log and of connections.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LOG = logging.getLogger(__name__)
 CLASSIC, CONSUMER = "classic", "consumer"
 
 MOST_LEAVING_LOCKED = 1000
-"""Members that leave with the shard's lock held; other groups go on before the next of the same request."""
+"""Most members of one request that leave while the shard's lock is held; then other groups get a turn."""
 
 MOST_PROTOCOLS = 100
-"""Protocols that a member may name: it keeps them for as long as it is there."""
+"""Most protocols that a member may name: the group keeps them for as long as the member is in it."""
 
 MEMBERS_LOOKED_AT_PER_MS = 100
-"""A large group is not looked at for each of its members' deadlines."""
+"""Bounds the work on deadlines: after each look at its members a group rests for 1 ms per this many members."""
 
 _LONGEST_UNIQUE = str(uuid.UUID(int=0))
 
@@ -67,7 +67,7 @@ class GroupCoordinator:
         topics: Callable[[], NamedTopics] = NoTopics,
         expire_others: Callable[[], object] = lambda: None,
     ):
-        """`expire_others` is called as often as offsets expire: for those that are kept elsewhere."""
+        """`expire_others` expires offsets that are kept elsewhere; it is called as often as `offsets.expire`."""
         self.options = options
         self._clock = clock
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
@@ -75,23 +75,23 @@ class GroupCoordinator:
         self._expire_others = expire_others
         self._given_ids = GivenIds()
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
-        """Where the groups are, partition by partition."""
+        """The groups, by partition of `__consumer_offsets`."""
         self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups, clock)
         home = Home(self._acquire, self._settle, self._arm, _deliver, self._deadlines.now_ms, self._room.has_room)
         self.consumers = ConsumerGroups(home, options, clock, topics)
         """Groups of the consumer protocol (KIP-848)."""
         self.offsets = Offsets(self.shards, home, self.consumers, options)
-        """What groups of both protocols have committed."""
+        """The offsets of groups of both protocols."""
 
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Serves from now on; partitions that hold something are loaded in the background."""
+        """Serve from now on. Partitions are loaded in the background."""
         self.shards.start()
         self._deadlines.every(self.options.offsets_retention_check_interval_ms, self.offsets.expire)
         self._deadlines.every(self.options.offsets_retention_check_interval_ms, self._expire_others)
 
     def stop(self) -> None:
-        """Serves nobody any more; members that wait for others hear COORDINATOR_NOT_AVAILABLE."""
+        """Stop serving. Requests that wait are answered with COORDINATOR_NOT_AVAILABLE."""
         self.shards.stop()
         self.consumers.stop()
         self._deadlines.stop()
@@ -108,7 +108,7 @@ class GroupCoordinator:
             _deliver(answers)
 
     def _acquire(self, group_id: str) -> GroupShard | ErrorCode:
-        """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
+        """The group's shard with its lock held, which the caller releases; or why the group is not served here now."""
         return self.shards.acquire(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     def _count_groups(self) -> int:
@@ -116,9 +116,9 @@ class GroupCoordinator:
 
     # --- what a state machine asks for -------------------------------------------------------------------
     def _settle(self, shard: GroupShard, served: ServedGroup) -> Answers:
-        """Stores what has to be stored and sets the next time to look. The caller holds the shard's lock.
+        """Appends what the group's machine asks to store, and schedules its next deadline. The caller holds the lock.
 
-        Returns the answers to be given once the lock is released.
+        Returns the answers that the caller delivers after it has released the shard's lock.
         """
         machine = served.machine
         shard.settling = True
@@ -146,7 +146,7 @@ class GroupCoordinator:
         with shard.lock:
             machine.stored(cast("Any", store), error, self._deadlines.now_ms())
             if shard.settling:
-                return  # committed at once: whoever asked for it goes on from here
+                return  # committed before the append returned: `_settle` goes on
             answers = self._settle(shard, served)
         _deliver(answers)
 
@@ -161,7 +161,7 @@ class GroupCoordinator:
     def _advance(self, shard: GroupShard, served: ServedGroup, due_ms: int) -> None:
         with shard.lock:
             if served.armed_ms != due_ms:
-                return  # something earlier was scheduled, and has scheduled what comes after it
+                return  # replaced by an earlier call, which has scheduled the next one
             served.armed_ms = NEVER
             now_ms, machine = self._deadlines.now_ms(), served.machine
             if machine.wake_ms <= now_ms:
@@ -177,7 +177,7 @@ class GroupCoordinator:
 
     # --- members -----------------------------------------------------------------------------------------
     def join(self, group_id: str, joining: Joining, answer: Callable[[JoinAnswer], None]) -> None:
-        """JoinGroup. Answered when the generation begins."""
+        """JoinGroup. Answered when the generation begins, or at once with an error."""
         shard = self._acquire(group_id)
         if isinstance(shard, ErrorCode):
             answer(JoinAnswer(shard, joining.member_id))
@@ -217,9 +217,9 @@ class GroupCoordinator:
         _deliver(answers)
 
     def _join_refusal(self, shard: GroupShard, served: ServedGroup | None, joining: Joining) -> ErrorCode:
-        """Why the group takes nobody who joins so; NONE if it may.
+        """Why the group refuses this JoinGroup; NONE if it does not.
 
-        A consumer group without members becomes a classic one for somebody who speaks that protocol.
+        Makes a consumer group without members a classic one, since the joining member uses the classic protocol.
         """
         if not self.options.min_session_timeout_ms <= joining.session_timeout_ms <= self.options.max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -244,10 +244,10 @@ class GroupCoordinator:
         assignments: Mapping[str, bytes],
         answer: Callable[[SyncAnswer], None],
     ) -> None:
-        """SyncGroup. Answered when the leader's assignment is stored."""
+        """SyncGroup. Answered when the leader's assignment is stored, or at once with an error."""
         shard = self._acquire(group_id)
         if isinstance(shard, ErrorCode):
-            # The rebalance was lost with the old coordinator's memory, so the member has to join again; old clients do
+            # The rebalance was only in the old coordinator's memory, so the member has to join again. Old clients do
             # not expect COORDINATOR_LOAD_IN_PROGRESS here.
             loading = shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             answer(SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS if loading else shard))
@@ -271,10 +271,10 @@ class GroupCoordinator:
         _deliver(answers)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Heartbeat."""
+        """Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
         shard = self._acquire(group_id)
         if isinstance(shard, ErrorCode):
-            # While its group is loaded a member cannot be told anything better than to go on.
+            # While the group is being loaded the member is told to go on: nothing better is known.
             return ErrorCode.NONE if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard
         try:
             served = shard.groups.get(group_id)
@@ -287,7 +287,7 @@ class GroupCoordinator:
             shard.lock.release()
 
     def leave(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """LeaveGroup: the error of all of it, and of each member."""
+        """LeaveGroup. Returns the error of the whole request and, if that is NONE, the error of each member."""
         errors: list[ErrorCode] = []
         for first in range(0, max(len(leaving), 1), MOST_LEAVING_LOCKED):
             error, more = self._leave_some(group_id, leaving[first : first + MOST_LEAVING_LOCKED])
@@ -313,7 +313,7 @@ class GroupCoordinator:
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedGroup:
-        """DescribeGroups for one group; one that is not known is Dead."""
+        """DescribeGroups for one group; a group that is not known, or is a consumer group, is shown as Dead."""
         shard = self.shards.acquire(group_id)
         if isinstance(shard, ErrorCode):
             return DescribedGroup(shard)
@@ -327,7 +327,10 @@ class GroupCoordinator:
             shard.lock.release()
 
     def list_groups(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
-        """ListGroups: all groups, or those in one of `states` and `kinds` (upper or lower case does not matter)."""
+        """ListGroups: the groups that are in one of `states` and of one of `kinds` (empty: all). Case does not matter.
+
+        The error is COORDINATOR_LOAD_IN_PROGRESS if some partitions are still loading: the list lacks their groups.
+        """
         if not self.shards.is_running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         wanted, of_kinds = {state.lower() for state in states}, {kind.lower() for kind in kinds}
@@ -341,7 +344,7 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.shards.is_loading else ErrorCode.NONE, listed
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: only one without members can be deleted."""
+        """DeleteGroups for one group. NON_EMPTY_GROUP if it has members."""
         shard = self.shards.acquire(group_id)
         if isinstance(shard, ErrorCode):
             return shard
@@ -370,7 +373,7 @@ def _end(shard: GroupShard, error: ErrorCode) -> None:
 
 
 def _deliver(answers: Answers) -> None:
-    """Gives answers that have become due. The caller holds no lock."""
+    """Gives answers that have become due; an exception of a callable is logged. The caller holds no lock."""
     for answer, what in answers:
         try:
             cast("Callable[[object], None]", answer)(what)
@@ -379,7 +382,7 @@ def _deliver(answers: Answers) -> None:
 
 
 def _is_keepable(joining: Joining, most_metadata: int) -> bool:
-    """Whether a member of that name, with so many protocols and so much metadata, can be stored."""
+    """Whether the member has at most MOST_PROTOCOLS and `most_metadata` bytes, and an id that fits into a record."""
     name, protocols = joining.instance_id or joining.client_id, joining.protocols
     return (
         len(protocols) <= MOST_PROTOCOLS

@@ -1,4 +1,4 @@
-"""Member ids that were given away to clients that have not come back with them yet (KIP-394), over all groups."""
+"""Limits the member ids given to clients that have not joined with them yet (KIP-394), over all groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.rules.group_member import JoinAnswer
 
 MOST_GIVEN_IDS = 10_000
 MOST_GIVEN_IDS_OF_A_HOST = 1_000
-"""Whoever comes with an older one gets another."""
+"""Most ids that are kept in all, and for one host. A client that comes with an older id is given another one."""
 
 
 class GivenId(NamedTuple):
@@ -22,18 +22,19 @@ class GivenId(NamedTuple):
 
 
 class GivenIds:
-    """The last ids that were given away, used since or not. Thread-safe."""
+    """The ids that were given last, whether they have been used since or not. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows; taken alone
         self._of_hosts: dict[str, deque[GivenId]] = {}
-        """By host; the host that was given none for longest is first."""
+        """Ids by host; the host that was given its last id longest ago comes first."""
         self._count = 0
 
     def add(self, host: str, given: GivenId) -> GivenId | None:
-        """One more; the one that is not to be waited for any longer, if there are too many.
+        """Add an id. Returns the id that its group is to forget, if there are too many.
 
-        A host that has too many loses its own. With too many of all, the host that was given none for longest does.
+        If the host has too many, it is the host's oldest. If there are too many in all, it is the oldest of the host
+        that was given its last id longest ago.
         """
         with self._lock:
             own = self._of_hosts.pop(host, None) or deque()
@@ -54,7 +55,7 @@ class GivenIds:
 
 
 def id_given_by(answer: object) -> str | None:
-    """The member id that an answer gives away."""
+    """The member id that a JoinGroup answer gives to a new member; None if it gives none."""
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.MEMBER_ID_REQUIRED:
         return answer.member_id
     return None

@@ -1,4 +1,4 @@
-"""What the parts of a coordinator ask of it."""
+"""The functions of the group coordinator that its parts use."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kbroker.groups.shard import GroupShard, ServedGroup
 from kbroker.rules.group_member import Token
 
 Answers: TypeAlias = list[tuple[Token, object]]
-"""Whom to tell what, once no lock is held."""
+"""Tokens of requests and their answers, to be delivered when no lock is held."""
 
 
 class Home(NamedTuple):
     """The coordinator as its parts see it."""
 
     acquire: Callable[[str], GroupShard | ErrorCode]
-    """The group's shard with its lock held, for the caller to release; or why the group is not served here now."""
+    """The group's shard with its lock held, which the caller releases; or why the group is not served here now."""
     settle: Callable[[GroupShard, ServedGroup], Answers]
-    """Stores what has to be stored; returns the answers to be given once the lock is released."""
+    """Appends what the group asks to store; returns the answers to deliver after the lock is released."""
     arm: Callable[[GroupShard, ServedGroup], None]
-    """Sets the next time to look at the group, where nothing has to be stored."""
+    """Schedules the group's next deadline, after a call that stores nothing."""
     deliver: Callable[[Answers], None]
-    """Gives answers; the caller holds no lock."""
+    """Delivers answers; the caller holds no lock."""
     now_ms: Callable[[], int]
     """Monotonic milliseconds."""
     has_room: Callable[[str], bool]
-    """Whether clients of that host may make one more group."""
+    """Whether clients of that host may create one more group."""

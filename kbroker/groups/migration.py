@@ -1,4 +1,4 @@
-"""A live group changes from the classic protocol to the newer one (KIP-848) and back."""
+"""Changes a group with members from the classic protocol to the consumer protocol (KIP-848), and back."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ from kbroker.rules.group_members import GroupMembers
 from kbroker.rules.mixed_group import MixedGroup, Wanted
 
 UPGRADE, DOWNGRADE = ("upgrade", "bidirectional"), ("downgrade", "bidirectional")
-"""The values of group.consumer.migration.policy that allow it."""
+"""The values of group.consumer.migration.policy that allow an upgrade, and a downgrade."""
 
 BUILT_IN = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""Assignors of clients that lose nothing when what they note in an assignment is lost. librdkafka's sticky one does."""
+"""Assignors whose groups can be upgraded although assignments have user data, as those of librdkafka's `sticky` do.
+
+These assignors need the data only for their own next assignment, and after an upgrade there is none."""
 
 MAX_VERSION = 3
-"""Of the messages inside JoinGroup and SyncGroup. What newer ones add behind their fields is not looked at."""
+"""The newest known version of the messages in JoinGroup and SyncGroup. Fields that later ones append are ignored."""
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ _version = struct.Struct(">h")
 
 # --- messages of consumers -----------------------------------------------------------------------------------
 def wanted_of(metadata: bytes, topics: TopicView) -> Wanted:
-    """What a member's metadata says. Raises BadInput."""
+    """Topics, owned partitions and rack from a member's metadata. Raises BadInput if it cannot be read."""
     read: Any = _read(M.ConsumerProtocolSubscription, metadata)
     owned: dict[bytes, list[int]] = {}
     for one in read.owned_partitions:
@@ -67,7 +69,7 @@ def _read(kind: Any, data: bytes) -> Any:
 
 
 def _existing(named: Any, topics: TopicView) -> dict[bytes, frozenset[int]]:
-    """Those of the partitions that are named that there are."""
+    """The named partitions that exist, by topic id."""
     found: dict[bytes, frozenset[int]] = {}
     for one in named:
         topic_id, count = topics.find(one.topic) or (b"", 0)
@@ -78,7 +80,7 @@ def _existing(named: Any, topics: TopicView) -> dict[bytes, frozenset[int]]:
 
 
 def assignment_bytes(assigned: Mapping[bytes, Any], metadata: bytes, topics: TopicView) -> bytes:
-    """What SyncGroup tells a member, in the version that its own metadata has."""
+    """The assignment that SyncGroup gives a member, encoded in the version of the member's `metadata`."""
     version = min(max(_version.unpack_from(metadata)[0], 0), MAX_VERSION) if len(metadata) >= _version.size else 0
     A = M.ConsumerProtocolAssignment
     named = [(topics.name_of(topic_id), sorted(of)) for topic_id, of in assigned.items()]
@@ -88,7 +90,10 @@ def assignment_bytes(assigned: Mapping[bytes, Any], metadata: bytes, topics: Top
 
 # --- classic to newer ----------------------------------------------------------------------------------------
 def upgrade(group: Group, policy: str, max_size: int, topics: TopicView) -> list[Change]:
-    """The group as one of the newer protocol. GROUP_ID_NOT_FOUND, as in Kafka, when it cannot be one."""
+    """The changes that make a classic group a consumer group.
+
+    Raises ProtocolError (GROUP_ID_NOT_FOUND, as in Kafka) if the group cannot be upgraded.
+    """
     why = None
     if policy not in UPGRADE:
         why = "online upgrade is disabled"
@@ -149,12 +154,12 @@ def _as_newer(group: Group, member: Member, topics: TopicView) -> tuple[Subscrip
 
 # --- newer to classic ----------------------------------------------------------------------------------------
 def can_downgrade(group: MixedGroup, policy: str, max_size: int) -> bool:
-    """Whether everybody who is left speaks the classic protocol, so that the group can be a classic one again."""
+    """Whether all members use the classic protocol, and the policy and the group's size allow a downgrade."""
     return group.is_all_classic and policy in DOWNGRADE and len(group.members) <= max_size
 
 
 def downgrade(group: MixedGroup, topics: TopicView, max_size: int, initial_rebalance_delay_ms: int) -> Group:
-    """The group as one of the classic protocol, with the assignment that it was on its way to."""
+    """The consumer group as a classic one; its members get their target assignments."""
     members = GroupMembers()
     for one in group.members.values():
         subscription, classic = one.subscription, one.subscription.classic
@@ -174,6 +179,6 @@ def downgrade(group: MixedGroup, topics: TopicView, max_size: int, initial_rebal
         )
     limits = (max_size, initial_rebalance_delay_ms)
     name = members.vote()
-    # The epoch that members are in: they hear that they have to join again, not that they were left behind.
+    # With the members' own epoch as generation they are told to join again, not that their generation is too old.
     generation = group.target_epoch
     return Group.restore(group.group_id, "consumer", name, generation, None, members.by_id.values(), *limits)

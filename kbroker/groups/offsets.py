@@ -1,6 +1,6 @@
-"""Offsets of the groups: committed, also as parts of transactions, fetched, deleted, expired.
+"""Commits (in transactions too), fetches, deletes and expires the offsets of groups.
 
-What may be committed is decided by the group's state machine, what counts as committed by `rules/group_offsets.py`.
+The group's state machine decides who may commit, `rules/group_offsets.py` what counts as committed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from kbroker.state_log.shards import Shards
 LOG = logging.getLogger(__name__)
 
 NOTHING_BEHIND = 1 << 62
-"""In the place of a marker's offset: it ends all that is there."""
+"""Stands for a marker's offset: the marker ends everything that the transaction has written."""
 
 MOST_LOOKED_UP_LOCKED = 1000
-"""Offsets that are fetched with the shard's lock held; more are looked up in a copy, and other groups go on."""
+"""Most offsets that are looked up while the shard's lock is held. More are looked up in a copy, without the lock."""
 
 
 class Offsets:
-    """Serves the offsets of groups of both protocols; the empty group id is one of them, of clients without a group."""
+    """Serves the offsets of groups of both protocols.
+
+    The empty group id is a group too: clients without a group commit to it.
+    """
 
     def __init__(self, shards: Shards[GroupShard], home: Home, consumers: ConsumerGroups, options: GroupOptions):
         self._shards = shards
@@ -55,8 +58,10 @@ class Offsets:
         version: int = 9,
         client_host: str = "",
     ) -> None:
-        """OffsetCommit, in that version. Answered when it is stored, with the partitions whose metadata is too long:
-        they are not."""
+        """OffsetCommit in this `version`. `answer` gets the error when the offsets are stored.
+
+        It also gets the partitions whose metadata is too long; their offsets are not stored.
+        """
         shard = self._shards.acquire(group_id)
         if isinstance(shard, ErrorCode):
             answer(shard, frozenset())
@@ -80,7 +85,7 @@ class Offsets:
                         return
                     error = outcome
             elif error:
-                refused = frozenset()  # whoever may not commit hears of nothing else
+                refused = frozenset()  # a client that may not commit gets that error for every partition
             if served is not None:
                 shard.remove_if_never_used(served)
         finally:
@@ -101,16 +106,16 @@ class Offsets:
         adds: bool = False,
         client_host: str = "",
     ) -> None:
-        """TxnOffsetCommit: `offsets` count when the producer's transaction is committed. Answered as `commit` is.
+        """TxnOffsetCommit: `offsets` count once the producer's transaction is committed. Answers like `commit`.
 
         `ask` asks the transaction's coordinator whether the group's partition is in the transaction, or with `adds` to
-        add it (KIP-890); it is called without a lock, and only where a transaction begins in that partition.
+        add it (KIP-890). It is called without a lock, and only if a transaction begins in that partition.
         """
         shard = self._home.acquire(group_id)
         if isinstance(shard, ErrorCode):
             answer(shard, frozenset())
             return
-        is_nobody = min(producer) < 0  # of whom the log knows nothing
+        is_nobody = min(producer) < 0  # no valid id or epoch: the log cannot check the producer
         try:
             if group_id not in shard.groups:
                 if not self._home.has_room(client_host):
@@ -144,7 +149,7 @@ class Offsets:
         error: ErrorCode,
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
     ) -> None:
-        """The transaction's coordinator has said whether the producer may write here."""
+        """Goes on with a commit when the transaction's coordinator has said (`error`) whether it may be written."""
         accepted, refused = self._split_too_long(offsets)
         with shard.lock:
             if not error and shard.partition.phase is not Phase.ACTIVE:
@@ -154,7 +159,7 @@ class Offsets:
                 served = shard.groups.get(group_id) or shard.create(group_id, client_host)
                 outcome = self._check(served, who, offsets, transactional=True)
             if outcome:
-                refused = frozenset()  # whoever may not commit hears of nothing else
+                refused = frozenset()  # a client that may not commit gets that error for every partition
             elif accepted:
                 outcome = self._append_commit(
                     shard, served, accepted, lambda ended: answer(ended, refused), producer, guard
@@ -167,8 +172,11 @@ class Offsets:
     def end_transaction(
         self, partition_id: int, producer_id: int, commit: bool, marker_offset: int = NOTHING_BEHIND
     ) -> None:
-        """A marker of the producer is in that partition of `__consumer_offsets`: what its transaction has committed
-        there before is what the groups have committed, or is forgotten. Telling it twice changes nothing."""
+        """Take note that a marker of the producer is in this partition of `__consumer_offsets`, at `marker_offset`.
+
+        Offsets that the transaction has written there before count for their groups now if `commit`, else they are
+        dropped. A second call for the same marker changes nothing.
+        """
         shard = self._shards.get(partition_id)
         if shard is not None:
             with shard.lock:
@@ -183,7 +191,10 @@ class Offsets:
         version: int = 9,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether somebody with that generation or epoch, member id and instance id may commit offsets of these."""
+        """NONE if `who` may commit offsets of `partitions`, else why not.
+
+        `who` is the generation or member epoch, the member id and the instance id.
+        """
         if (consumer := served.consumer) is not None:
             return self._consumers.check_commit(consumer, *who, partitions, version, transactional)
         return served.machine.check_commit(*who, transactional)
@@ -191,7 +202,7 @@ class Offsets:
     def _split_too_long(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[Mapping[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
-        """What may be committed, and the partitions whose metadata is too long."""
+        """The offsets that may be stored, and the partitions whose metadata is too long."""
         longest = self._options.offset_metadata_max_bytes
         refused = frozenset(p for p, committed in offsets.items() if not fits(committed.metadata, longest))
         return {p: one for p, one in offsets.items() if p not in refused} if refused else offsets, refused
@@ -205,7 +216,10 @@ class Offsets:
         producer: Producer = NO_PRODUCER,
         guard: int = NO_GUARD,
     ) -> ErrorCode | None:
-        """How the commit ended; None: `later` is told. The caller holds the shard's lock."""
+        """Append the offsets. Returns how that ended, or None if `later` will be called with it.
+
+        The caller holds the shard's lock.
+        """
         outcome: ErrorCode | None = None
 
         def committed(error: ErrorCode, base_offset: int) -> None:
@@ -235,7 +249,10 @@ class Offsets:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[FetchedOffset]]:
-        """OffsetFetch; `partitions` None: all that the group has committed."""
+        """OffsetFetch. `partitions` None asks for all offsets of the group. Returns the group's error and the offsets.
+
+        `member_id` and `member_epoch` are checked if the group is a consumer group.
+        """
         shard = self._shards.acquire(group_id)
         if isinstance(shard, ErrorCode):
             return shard, []
@@ -255,7 +272,7 @@ class Offsets:
     def delete(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """OffsetDelete: the error of all of it, or of each partition."""
+        """OffsetDelete. Returns the error of the whole request and, if that is NONE, the error of each partition."""
         shard = self._home.acquire(group_id)
         if isinstance(shard, ErrorCode):
             return shard, {}
@@ -283,7 +300,7 @@ class Offsets:
             shard.lock.release()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """The topics are deleted, so are the offsets of everybody in them."""
+        """Remove the offsets of all groups for topics that are deleted."""
         for shard in self._shards.active():
             with shard.lock:
                 for served in list(shard.groups.values()):
@@ -292,8 +309,10 @@ class Offsets:
                         shard.remove_if_nothing_left(served)
 
     def committed(self, most: int) -> tuple[list[tuple[str, TopicPartition, int]], int]:
-        """Group, partition and offset, for metrics: at most so many, in the order of the groups' names. And how many
-        more there are."""
+        """Committed offsets for metrics: (group, partition, offset), in the order of the group names.
+
+        Returns at most `most` of them, and how many more there are.
+        """
         sizes: dict[str, tuple[GroupShard, int]] = {}
         for shard in self._shards.active():
             with shard.lock:
@@ -311,7 +330,7 @@ class Offsets:
         return found, max(0, sum(size for _, size in sizes.values()) - len(found))
 
     def expire(self) -> None:
-        """Removes offsets that are due, and groups that have nothing any more."""
+        """Remove offsets that have expired, and groups that have neither members nor offsets then."""
         removed = sum(shard.expire() for shard in self._shards.active())
         if removed:
             LOG.info("%d offsets expired", removed)

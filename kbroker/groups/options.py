@@ -1,4 +1,4 @@
-"""The settings that groups know."""
+"""The settings of the group coordinator."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class GroupOptions(NamedTuple):
     max_size: int = 2**31 - 1
     most_groups: int = 100_000
     member_metadata_max_bytes: int = 1 << 20
-    """Of all protocols together: more could not be stored in a record."""
+    """The most metadata of one member, all protocols together: more would not fit into a record."""
     offset_metadata_max_bytes: int = 4096
-    """In UTF-8: Kafka counts characters."""
+    """Bytes in UTF-8; Kafka counts characters."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     offsets_retention_check_interval_ms: int = 600_000
     offsets_load_buffer_bytes: int = 5 << 20
     offsets_topic_codec: int = 0
     consumer: ConsumerLimits = ConsumerLimits()
-    """Of groups of the consumer protocol."""
+    """Limits of groups of the consumer protocol."""
     own_limits: Callable[[str], Mapping[str, Any]] = lambda _: {}
-    """What is set for single consumer groups, by group id; fields of `consumer`."""
+    """Returns the values that are set for one consumer group: group id -> fields of `consumer`."""
     consumer_enabled: bool = True
     migration_policy: str = "bidirectional"
     """Which way a group with members may change its protocol: disabled, upgrade, downgrade or bidirectional."""
 
     def limits_of(self, group_id: str) -> ConsumerLimits:
-        """What holds for one consumer group."""
+        """The limits that hold for one consumer group."""
         own = self.own_limits(group_id)
         return self.consumer._replace(**own) if own else self.consumer
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], own_limits: Callable[[str], Mapping[str, Any]]) -> GroupOptions:
-        """From the broker's settings."""
+        """Take the options from the broker's settings."""
         return cls(
             own_limits=own_limits,
             initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],

@@ -3,11 +3,12 @@
     key    int16 version, then
              0, 1  OffsetCommitKey   group, topic, partition      value: int16 version 0-4, OffsetCommitValue
              2     GroupMetadataKey  group                        value: int16 version 0-4, GroupMetadataValue
-           others  groups of the newer protocol (KIP-848), which this broker does not know: left alone
-    no value: the offset, or the group, is no more
+           others  groups of the consumer protocol (KIP-848): see `consumer_records.py`
+    a null value deletes the offset or the group
 
-Written are the versions that 3.9 writes: OffsetCommitValue 3 (1 where an old client set a retention time, for only that
-one has an expire timestamp) and GroupMetadataValue 3. Read are all, also the flexible version 4 of a later release.
+kbroker writes the versions that 3.9 writes: OffsetCommitValue 3 (or 1 if an old client set a retention time, since only
+version 1 has an expire timestamp) and GroupMetadataValue 3. It reads all versions, the flexible version 4 of a later
+release too.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ _GROUP_VALUE_PREFIX = _version.pack(_GROUP_VALUE)
 
 
 class OffsetKey(NamedTuple):
-    """The record is about an offset of a group."""
+    """The key of a record of a committed offset."""
 
     group_id: str
     partition: TopicPartition
 
 
 class GroupKey(NamedTuple):
-    """The record is about a group's members."""
+    """The key of a record of a group's members."""
 
     group_id: str
 
 
 class GroupValue(NamedTuple):
-    """What a record says of a group."""
+    """The value of a record of a group's members."""
 
     protocol_type: str
     protocol_name: str | None
@@ -63,12 +64,15 @@ class GroupValue(NamedTuple):
 
 # --- writing ---------------------------------------------------------------------------------------------
 def fits(text: str, most_bytes: int = MAX_STRING_SIZE) -> bool:
-    """Whether `text` has at most so many bytes. What comes in a request fits into a record; a member id is longer."""
+    """Whether `text` has at most `most_bytes` bytes in UTF-8.
+
+    A string from a request always fits into a record; a member id that is made from one may be too long.
+    """
     return len(text) * 4 <= most_bytes or len(text.encode()) <= most_bytes
 
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:
-    """The key of a committed offset. Its names fit."""
+    """The key of a committed offset. Group id and topic must fit into a record (`fits`)."""
     key = M.OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition_id)
     return _OFFSET_KEY_PREFIX + key.encode(1)
 
@@ -89,12 +93,12 @@ def offset_value(committed: CommittedOffset) -> bytes:
 
 
 def group_key(group_id: str) -> bytes:
-    """The key of a group. Its name fits."""
+    """The key of a group. The group id must fit into a record (`fits`)."""
     return _GROUP_KEY_PREFIX + M.GroupMetadataKey(group=group_id).encode(2)
 
 
 def group_value(group: Group, assignments: Mapping[str, bytes], state_timestamp_ms: int) -> bytes:
-    """The value of a group: its members with what they are assigned."""
+    """The value of a group: its members with their assignments, by member id."""
     value = M.GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
@@ -120,7 +124,7 @@ def group_value(group: Group, assignments: Mapping[str, bytes], state_timestamp_
 
 # --- reading ---------------------------------------------------------------------------------------------
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for kinds that this broker does not know. Raises MalformedBytes."""
+    """The decoded key of a record; None for other kinds of record. Raises MalformedBytes if it cannot be read."""
     version = _version_of(key)
     if version in OFFSET_KEY_VERSIONS:
         offset = M.OffsetCommitKey.decode(memoryview(key)[2:], version)
@@ -131,7 +135,10 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
 
 
 def decode_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
-    """A committed offset; `record_offset` is the base offset of its batch. Raises MalformedBytes."""
+    """The committed offset in a value; `record_offset` is the base offset of its batch.
+
+    Raises MalformedBytes if it cannot be read.
+    """
     version = _version_of(value)
     _check(version, M.OffsetCommitValue.MIN_VERSION, M.OffsetCommitValue.MAX_VERSION)
     read = M.OffsetCommitValue.decode(memoryview(value)[2:], version)
@@ -140,7 +147,7 @@ def decode_offset_value(value: bytes, record_offset: int) -> CommittedOffset:
 
 
 def decode_group_value(value: bytes) -> GroupValue:
-    """A group's members. Raises MalformedBytes."""
+    """The group in a value. Raises MalformedBytes if it cannot be read or has two members of one id."""
     version = _version_of(value)
     _check(version, M.GroupMetadataValue.MIN_VERSION, M.GroupMetadataValue.MAX_VERSION)
     read = M.GroupMetadataValue.decode(memoryview(value)[2:], version)

@@ -1,8 +1,8 @@
-"""From the records of one partition of `__consumer_offsets` to the groups they describe.
+"""Makes groups from the records of one partition of `__consumer_offsets`.
 
-While batches come in only the newest value of each key is kept, as bytes; what is left at the end is decoded. Offsets
-of transactions count from their commit marker on (KIP-98), unless a newer record has been seen: one that removes an
-offset removes what transactions have written of it before, too.
+While batches are read, only the newest value of each key is kept, as bytes; the values that are left at the end are
+decoded. Offsets of a transaction count once its commit marker is read (KIP-98), unless a newer record of the key was
+read. A record that deletes an offset also deletes what open transactions have written for it before.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ LOG = logging.getLogger(__name__)
 
 
 class PartitionReplay:
-    """Takes every batch of a partition in order, then tells which groups there are."""
+    """Takes every batch of a partition in order; then `groups` gives the groups."""
 
     def __init__(self, name: object):
         self._name = name
         self._newest: dict[bytes, tuple[bytes | None, int]] = {}
-        """Value and base offset of the batch, by key."""
+        """The newest value and the base offset of its batch, by key."""
         self._open: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
-        """The same of transactions that have not ended, by producer id."""
+        """The same for transactions that have not ended, by producer id."""
         self.consumer_groups: dict[str, list[Change]] = {}
-        """What the records say of groups of the consumer protocol (KIP-848), once `groups` has been called."""
+        """The changes of each group of the consumer protocol (KIP-848); complete once `groups` has been iterated."""
 
     def take(self, batch: Batch) -> None:
-        """The next batch. Raises what reading its records raises."""
+        """Take the next batch. Raises what reading its records raises."""
         info = batch.info
         if info.is_control:
             for record in batch.records():
@@ -59,7 +59,7 @@ class PartitionReplay:
                 self._newest[key] = (value, at)
 
     def groups(self) -> Iterator[tuple[str, GroupValue | None, GroupOffsets]]:
-        """Every group with its members' record, if it has one, and its offsets. To be called once."""
+        """Every group id with the record of its members (or None) and its offsets. To be called once."""
         values: dict[str, GroupValue] = {}
         offsets: dict[str, GroupOffsets] = {}
         for key, (value, at) in self._newest.items():

@@ -1,4 +1,4 @@
-"""The groups of one partition of `__consumer_offsets`, in memory and on their way into it."""
+"""The groups of one partition of `__consumer_offsets`: their state in memory, and the appends of their records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STORE_ERRORS = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a member is told when its group could not be stored, by what the append said."""
+"""The error that a member gets when its group could not be stored, by the error of the append."""
 
 _COMMIT_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -54,28 +54,28 @@ _COMMIT_ERRORS = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-"""The same for offsets that could not be stored."""
+"""The error that a client gets when its offsets could not be stored, by the error of the append."""
 
 
 def store_error(error: ErrorCode) -> ErrorCode:
-    """What a member is told when storing its group ended with `error`."""
+    """The error that a member gets when storing its group ended with `error`."""
     return _STORE_ERRORS.get(error, error)
 
 
 def beat_error(error: ErrorCode) -> ErrorCode:
-    """What a member of a consumer group is told when storing what it changes ended with `error`."""
+    """The error that a member of a consumer group gets when storing its changes ended with `error`."""
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if error is ErrorCode.REQUEST_TIMED_OUT else store_error(error)
 
 
 def commit_error(error: ErrorCode) -> ErrorCode:
-    """What a committer is told when storing its offsets ended with `error`."""
+    """The error that a client gets when storing its offsets ended with `error`."""
     return _COMMIT_ERRORS.get(error, error)
 
 
 class ServedGroup:
-    """One group: its members' state machine, its offsets, and when it is looked at next.
+    """One group: the state machine of its members, its offsets, and its next deadline.
 
-    The machine is of either protocol, and another when the group changes from one to the other.
+    The machine is of the group's protocol. It is replaced when the group changes to the other protocol.
     """
 
     __slots__ = ("alarm", "armed_ms", "machine", "made_by", "offsets", "rests_until_ms", "state_timestamp_ms")
@@ -89,32 +89,32 @@ class ServedGroup:
     ):
         self.machine = machine
         self.made_by = made_by
-        """The host of the client that made it; None for one that was loaded."""
+        """The host of the client that created the group; None if it was loaded from the log."""
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.state_timestamp_ms = state_timestamp_ms
-        """Wall clock of the state in the newest record; NO_TIMESTAMP when no record says it."""
+        """Wall clock time of the group's state, from its newest record; NO_TIMESTAMP if no record has it."""
         self.armed_ms = NEVER
-        """When a call to look at the group is scheduled; NEVER when none is."""
+        """The time for which `alarm` is scheduled; NEVER if it is not."""
         self.alarm: Alarm | None = None
-        """That call."""
+        """The scheduled call that advances the machine."""
         self.rests_until_ms = 0
-        """It is not looked at before: each look is at all members."""
+        """The machine is not advanced before this time, because that looks at all members."""
 
     @property
     def classic(self) -> Group | None:
-        """The machine of a group of the classic protocol."""
+        """The machine if the group is of the classic protocol, else None."""
         return self.machine if isinstance(self.machine, Group) else None
 
     @property
     def consumer(self) -> MixedGroup | None:
-        """The machine of a group of the consumer protocol."""
+        """The machine if the group is of the consumer protocol, else None."""
         return self.machine if isinstance(self.machine, MixedGroup) else None
 
 
 class GroupShard:
-    """Groups whose records are in one partition. `lock` guards everything here and the order of appends.
+    """The groups whose records are in one partition. `lock` guards everything here and the order of appends.
 
-    The lock is reentrant because an append may be committed before it returns, and then calls back.
+    The lock is reentrant: an append may be committed before it returns, and then calls back.
     """
 
     def __init__(self, partition: StatePartition, options: GroupOptions, clock: Clock, room: Room):
@@ -122,9 +122,9 @@ class GroupShard:
         self.lock = threading.RLock()
         self.groups: dict[str, ServedGroup] = {}
         self.settling = False
-        """Whether the thread that holds the lock is in an append; what is committed at once it goes on with itself."""
+        """Whether the thread that holds the lock is in an append: if it commits at once, this thread goes on itself."""
         self._in_transaction: dict[int, set[str]] = {}
-        """Ids of the groups that a marker of the producer ends something of, by producer id; perhaps too many."""
+        """Ids of the groups that may have offsets in an open transaction, by producer id."""
         self._ended_while_loading: list[tuple[int, bool, int]] = []
         self._options = options
         self._clock = clock
@@ -132,9 +132,10 @@ class GroupShard:
 
     # --- loading -----------------------------------------------------------------------------------------
     def load(self, now_ms: int) -> list[ServedGroup]:
-        """Replays the partition and serves it from then on. Returns the groups; any thread, without the lock.
+        """Replay the partition, and serve it from then on. Returns its groups.
 
-        Raises what reading the log raises; the partition stays as it was then.
+        May be called by any thread that does not hold the lock. Raises what reading the log raises; the partition is
+        still LOADING then.
         """
         replay = PartitionReplay(self.partition.name)
         count = self.partition.replay(replay.take, self._options.offsets_load_buffer_bytes)
@@ -153,7 +154,7 @@ class GroupShard:
                     self._in_transaction.setdefault(producer_id, set()).add(group_id)
                 served.machine.start(now_ms)
             self.partition.activate()
-            for ended in self._ended_while_loading:  # the replay may have come before the marker or after it
+            for ended in self._ended_while_loading:  # the replay may have read these markers or not
                 self.end_transaction(*ended)
             self._ended_while_loading = []
         if count:
@@ -168,7 +169,7 @@ class GroupShard:
             consumer.restore(changes)
             return ServedGroup(consumer, offsets)
         limits = (self._options.max_size, self._options.initial_rebalance_delay_ms)
-        if value is None:  # offsets only, of a consumer that assigns partitions to itself
+        if value is None:  # the group has offsets only: its consumers assign partitions to themselves
             return ServedGroup(Group(group_id, *limits), offsets)
         machine = Group.restore(
             group_id, value.protocol_type, value.protocol_name, value.generation, value.leader, value.members, *limits
@@ -177,28 +178,28 @@ class GroupShard:
 
     # --- groups ------------------------------------------------------------------------------------------
     def create(self, group_id: str, host: str) -> ServedGroup:
-        """A new, empty group, made by a client of that host."""
+        """Create an empty classic group for a client of that host. The caller holds the lock."""
         machine = Group(group_id, self._options.max_size, self._options.initial_rebalance_delay_ms)
         served = self.groups[group_id] = ServedGroup(machine, made_by=host)
         self._room.made(host)
         return served
 
     def adopt(self, served: ServedGroup, machine: MixedGroup) -> None:
-        """The group is one of the consumer protocol from now on; `served` may be new. The caller holds the lock."""
+        """Make `served`, which may be new, a group of the consumer protocol. The caller holds the lock."""
         served.machine = machine
         if machine.group_id not in self.groups and served.made_by is not None:
             self._room.made(served.made_by)
         self.groups[machine.group_id] = served
 
     def forsake(self, served: ServedGroup, before: Group | MixedGroup) -> None:
-        """Nothing has come of the group that it was to be: it is again what it was. The caller holds the lock."""
+        """Undo `adopt`: give the group its machine from before, or remove a new group. The caller holds the lock."""
         if served.machine is before:
             self.remove_if_nothing_left(served)
         else:
             served.machine = before
 
     def is_replaceable(self, served: ServedGroup) -> bool:
-        """Whether a group has no members, so that it may become one of the other protocol; its offsets stay."""
+        """Whether the group has no members, so that it may become one of the other protocol and keep its offsets."""
         machine = served.machine
         return machine.state is GroupState.EMPTY and not machine.pending_members
 
@@ -208,7 +209,10 @@ class GroupShard:
         return machine.generation > 0 if isinstance(machine, Group) else machine.has_epoch_record
 
     def make_classic(self, served: ServedGroup) -> ErrorCode:
-        """A group without members becomes one of the classic protocol, in the log too; its offsets stay."""
+        """Make a group without members a classic one, in the log too; it keeps its offsets.
+
+        Returns the append's error.
+        """
         error = self._append_tombstones(self._group_keys(served))
         if not error:
             served.machine = Group(
@@ -217,7 +221,7 @@ class GroupShard:
         return error
 
     def downgrade(self, served: ServedGroup, group: Group) -> ErrorCode:
-        """A consumer group becomes `group`, whose members all speak the classic protocol, in the log too."""
+        """Replace a consumer group by the classic `group`, in the log too. Returns the append's error."""
         records_of_it: list[KeyValue] = [(key, None) for key in self._group_keys(served)]
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         now_ms = self._clock.wall_ms()
@@ -228,7 +232,7 @@ class GroupShard:
         return error
 
     def end(self, error: ErrorCode) -> list[tuple[Token, object]]:
-        """This broker is not the coordinator any more. Returns what to tell those who wait."""
+        """End the shard: this broker is not the coordinator any more. Returns the answers to requests that wait."""
         answers: list[tuple[Token, object]] = []
         with self.lock:
             self.partition.end()
@@ -241,23 +245,26 @@ class GroupShard:
 
     # --- writing; the caller holds the lock --------------------------------------------------------------
     def store(self, served: ServedGroup, store: Store | StoreChanges, committed: Committed) -> None:
-        """Writes the group as `store` says it is now."""
+        """Append the group's record, with what `store` says. `committed` is called once with the outcome.
+
+        A store that is overtaken, because the group has changed since, is not appended and counts as committed.
+        """
         if isinstance(store, StoreChanges):
             self._store_changes(served, store, committed)
             return
         machine = served.classic
         if machine is None:
-            committed(ErrorCode.NONE, -1)  # overtaken: the group is of the other protocol now
+            committed(ErrorCode.NONE, -1)  # overtaken: the group has changed to the other protocol
             return
         if isinstance(store, StoreAssignment):
             assignments: Mapping[str, bytes] = store.assignments
             if machine.generation != store.generation or machine.state is not GroupState.COMPLETING_REBALANCE:
-                committed(ErrorCode.NONE, -1)  # overtaken by a newer generation, which is stored itself
+                committed(ErrorCode.NONE, -1)  # overtaken by a newer generation, which has its own record
                 return
         elif isinstance(store, StoreReplacement):
             assignments = {member.member_id: member.assignment for member in machine.members.values()}
         elif machine.members:
-            committed(ErrorCode.NONE, -1)  # overtaken: somebody has joined meanwhile
+            committed(ErrorCode.NONE, -1)  # overtaken: a member has joined meanwhile
             return
         else:
             assignments = {}
@@ -267,7 +274,7 @@ class GroupShard:
         self.partition.append([(records.group_key(machine.group_id), value)], committed)
 
     def _store_changes(self, served: ServedGroup, store: StoreChanges, committed: Committed) -> None:
-        """Writes changes as one batch; they are made as soon as the log has it."""
+        """Append the changes as one batch. They are applied as soon as the log has the batch, before it is durable."""
         machine = served.consumer
         assert machine is not None
         group_id = machine.group_id
@@ -275,7 +282,7 @@ class GroupShard:
         machine.appended(store)
 
     def remove_offsets(self, served: ServedGroup, partitions: Iterable[TopicPartition]) -> ErrorCode:
-        """Forgets offsets, in the log too; also those of transactions that have not ended."""
+        """Remove offsets, in the log too, and those of open transactions. Returns the append's error."""
         group_id, known = served.machine.group_id, served.offsets.known()
         gone = [partition for partition in partitions if partition in known]
         error = self._append_tombstones([records.offset_key(group_id, partition) for partition in gone])
@@ -284,7 +291,7 @@ class GroupShard:
         return error
 
     def remove_topic(self, served: ServedGroup, topic: str) -> bool:
-        """Forgets the offsets of a topic that is deleted, in the log too; whether there were any."""
+        """Remove the offsets of a deleted topic, in the log too. Returns whether there were any."""
         group_id = served.machine.group_id
         gone = sorted(partition for partition in served.offsets.known() if partition.topic == topic)
         served.offsets.remove(gone)
@@ -292,17 +299,17 @@ class GroupShard:
         return bool(gone)
 
     def remove_if_nothing_left(self, served: ServedGroup) -> None:
-        """Forgets a group that has neither members nor offsets."""
+        """Remove the group if it has neither members nor offsets."""
         if self.is_replaceable(served) and not (served.offsets.committed or served.offsets.is_busy):
             self.remove_group(served)
 
     def remove_if_never_used(self, served: ServedGroup) -> None:
-        """Forgets a group of which there has not even been a record: somebody has named it."""
+        """Remove the group if it has no record, members or offsets: a request has only named it."""
         if not self.has_group_record(served):
             self.remove_if_nothing_left(served)
 
     def remove_group(self, served: ServedGroup) -> ErrorCode:
-        """Forgets a group that has no members, with all its offsets, in the log too."""
+        """Remove a group that has no members, with all its offsets, in the log too. Returns the append's error."""
         machine = served.machine
         keys = [records.offset_key(machine.group_id, partition) for partition in sorted(served.offsets.known())]
         keys += self._group_keys(served)
@@ -320,7 +327,7 @@ class GroupShard:
             self._room.gone(served.made_by)
 
     def _group_keys(self, served: ServedGroup) -> list[bytes]:
-        """Keys of the records that there are of the group itself."""
+        """The keys of the records that the log may have of the group itself."""
         if not self.has_group_record(served):
             return []
         machine = served.machine
@@ -329,7 +336,10 @@ class GroupShard:
         return [consumer_records.record(machine.group_id, change)[0] for change in machine.tombstones()]
 
     def _append_tombstones(self, keys: list[bytes]) -> ErrorCode:
-        """The error of the first batch that was refused at once; what replicas say later is not waited for."""
+        """Append tombstones. Returns the error of the first batch that was refused at once.
+
+        Later outcomes are not waited for.
+        """
         for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
             error = self._append_now([(key, None) for key in keys[first : first + TOMBSTONES_PER_BATCH]])
             if error:
@@ -337,7 +347,7 @@ class GroupShard:
         return ErrorCode.NONE
 
     def _append_now(self, records_of_it: list[KeyValue]) -> ErrorCode:
-        """The error of a batch that is refused at once."""
+        """Append a batch. Returns its error if it is refused at once; a later outcome is not waited for."""
         refused = [ErrorCode.NONE]
 
         def committed(error: ErrorCode, _: int) -> None:
@@ -350,14 +360,14 @@ class GroupShard:
     def begin_commit(
         self, served: ServedGroup, offsets: Mapping[TopicPartition, CommittedOffset], producer: Producer
     ) -> StagedOffsets:
-        """Offsets are on their way into the log; with a producer they are of its transaction."""
+        """Note that offsets are being appended; with a producer they belong to its transaction."""
         if producer is NO_PRODUCER:
             return served.offsets.begin(offsets)
         self._in_transaction.setdefault(producer.producer_id, set()).add(served.machine.group_id)
         return served.offsets.begin(offsets, producer.producer_id)
 
     def end_commit(self, served: ServedGroup, staged: StagedOffsets, error: ErrorCode, record_offset: int) -> None:
-        """They are in the log, or it refused them."""
+        """Note that staged offsets are in the log, in the batch at `record_offset`; with `error`, that they are not."""
         if error:
             served.offsets.fail(staged)
         else:
@@ -366,7 +376,7 @@ class GroupShard:
             self._forget_ended(staged.producer_id, served.machine.group_id)
 
     def end_transaction(self, producer_id: int, commit: bool, marker_offset: int) -> None:
-        """The marker at that offset ends the producer's transaction; telling it twice changes nothing."""
+        """Note that the marker at `marker_offset` ends the producer's transaction. A second call changes nothing."""
         if self.partition.phase is Phase.LOADING:
             self._ended_while_loading.append((producer_id, commit, marker_offset))
             return
@@ -386,9 +396,10 @@ class GroupShard:
 
     # --- expiry ------------------------------------------------------------------------------------------
     def expire(self) -> int:
-        """Removes offsets that are due and groups that have nothing any more (KIP-211); how many offsets.
+        """Remove expired offsets, and groups that have neither members nor offsets then (KIP-211).
 
-        The lock is taken for one group at a time, so that nobody waits long for it.
+        Returns how many offsets were removed. The lock is taken for one group at a time, so that others wait only
+        briefly. The caller does not hold it.
         """
         removed = 0
         with self.lock:

@@ -1,4 +1,4 @@
-"""Which topics the members of a consumer group are subscribed to, read from their metadata."""
+"""Reads from the members' metadata which topics a classic group of consumers is subscribed to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from kbroker.rules.group import Group
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics of all members; None when it cannot be known (no consumer group, no protocol, metadata unreadable)."""
+    """The topics that any member is subscribed to.
+
+    None if that cannot be known: not a group of consumers, no protocol chosen yet, or metadata that cannot be read.
+    """
     if not group.is_consumer_group:
         return None
     if group.members and group.protocol_name is None:
@@ -26,7 +29,7 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 
 
 def _topics(metadata: bytes) -> list[str]:
-    # Every version begins with the fields of version 0; what newer ones add behind them is not looked at.
+    # Every version begins with the fields of version 0; the fields that newer versions append are ignored.
     (version,) = struct.unpack_from(">h", metadata)
     if version < 0:
         raise BadInput(f"a subscription of version {version}")

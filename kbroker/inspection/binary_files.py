@@ -1,6 +1,6 @@
-"""The small binary files of a partition: .index, .timeindex, .txnindex, .snapshot, each by itself.
+"""The small binary files of a partition: .index, .timeindex, .txnindex, .snapshot, each checked by itself.
 
-What an index says of its log is held against the log by `partition_check.py`.
+`partition_check.py` compares an index with its log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SNAPSHOT_FIELDS = (
 
 
 def used_size(data: bytes, entry_size: int) -> int:
-    """Bytes of whole entries, without those of zeros that a preallocated index ends with."""
+    """Return how many bytes of an index hold whole entries, without the zeros at the end of a preallocated index."""
     whole = len(data) - len(data) % entry_size
     end = len(data[:whole].rstrip(b"\0"))
     return -(-end // entry_size) * entry_size
@@ -75,7 +75,7 @@ def read_transaction_index(data: bytes, base_offset: int) -> Found:
 
 
 def read_snapshot(data: bytes, end_offset: int) -> Found:
-    """Producers as they were before the record at `end_offset`."""
+    """Yield the producers of a snapshot, which are those before the record at `end_offset`, and its problems."""
     if len(data) < snapshots.HEAD.size:
         yield Problem(0, f"{len(data)} bytes are too few")
         return

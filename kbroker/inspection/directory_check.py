@@ -1,7 +1,7 @@
-"""Whole log directories, partitions and files: what `kbroker verify-log` is asked about.
+"""The check of whole log directories, partitions and files behind `kbroker verify-log`.
 
-A directory that a broker writes is looked at up to three times where something seems wrong: what is not found again was
-a moment of its work.
+A partition that a broker is writing is checked up to three times if something seems wrong. A finding counts only if it
+is found each time: others were states in the middle of the broker's work.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _ADVICE = {
     checkpoints.LOG_START_OFFSETS: ": a start refuses the log after a clean stop; put the right offset into this line,"
     " or remove it and lower the number above by one"
 }
-"""What can be done about an offset beyond a log's end."""
+"""What can be done about an offset beyond a log's end, by the checkpoint that has it."""
 
 Offsets = dict[TopicPartition, tuple[int, int]]
-"""Of a checkpoint: the offset, and the byte of its line."""
+"""The entries of a checkpoint: for each partition the offset, and the byte at which its line begins."""
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a broker has the log directory; asks, and takes no lock."""
+    """Return whether a broker has locked the log directory. This only asks, and takes no lock."""
     try:
         fd = os.open(path / directory.LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -63,7 +63,7 @@ def is_locked(path: Path) -> bool:
 
 
 def is_partition_directory(path: Path) -> bool:
-    """By its name, and by what is in it if there is anything."""
+    """Return whether a directory is a partition's, by its name and, if it is not empty, by the files in it."""
     if directory.parse_partition_directory(path.name) is None and _DEPARTED.fullmatch(path.name) is None:
         return False
     entries = os.listdir(path)  # noqa: PTH208
@@ -71,7 +71,7 @@ def is_partition_directory(path: Path) -> bool:
 
 
 def is_log_directory(path: Path) -> bool:
-    """Whether it has a file that only log directories have, or partitions."""
+    """Return whether a directory has a file that only log directories have, or a partition's directory."""
     with os.scandir(path) as entries:
         return any(
             entry.name in _ROOT_FILES
@@ -82,7 +82,7 @@ def is_log_directory(path: Path) -> bool:
 
 
 def refuse_kraft(path: Path) -> None:
-    """KbrokerError when the file or directory is a metadata log of KRaft, or holds one."""
+    """Refuse Kafka's metadata log. Raises KbrokerError if the path is a metadata log of KRaft or holds one."""
     if directory.METADATA_LOG in path.absolute().parts or path.name == "bootstrap.checkpoint":
         raise KbrokerError(f"{path}: of the metadata log of Kafka in KRaft mode, which kbroker does not read")
     if path.is_dir() and (path / directory.METADATA_LOG).exists():
@@ -91,13 +91,13 @@ def refuse_kraft(path: Path) -> None:
 
 @dataclass(slots=True)
 class Totals:
-    """How much was looked at."""
+    """How much was checked."""
 
     partitions: int = 0
     bytes: int = 0
-    """Of their logs."""
+    """Bytes of the partitions' .log files."""
     files: int = 0
-    """Besides."""
+    """Files that are not in a partition that was checked."""
 
     def __str__(self) -> str:
         parts = []
@@ -114,10 +114,10 @@ def _counted(count: int, noun: str) -> str:
 
 @dataclass(slots=True)
 class Verifier:
-    """Checks paths one after the other; ids must agree over all of them."""
+    """Checks paths one after the other. Ids of broker, cluster, directories and topics must agree across all paths."""
 
     has_gaps: bool = False
-    """Offsets may be missing in any log, whatever the directory tells."""
+    """Offsets may be missing in any log, whatever the log directory says."""
     progress: Progress | None = None
     totals: Totals = field(default_factory=Totals)
     _identities: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -126,7 +126,10 @@ class Verifier:
     _homes: dict[TopicPartition, Path] = field(default_factory=dict)
 
     def check(self, path: Path) -> Iterator[Finding]:
-        """The findings of a file, a partition's directory or a log directory. KbrokerError when it is none of them."""
+        """Yield the findings of a file, a partition's directory or a log directory.
+
+        Raises KbrokerError if the path is none of them or cannot be read.
+        """
         try:
             if not path.exists():
                 raise KbrokerError(f"{path}: no such file or directory")
@@ -151,7 +154,7 @@ class Verifier:
             return
         if not names.is_of_a_log(path.name):
             raise KbrokerError(f"{path}: no file of a log directory has this name")
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # what cannot be read is no finding
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # raises: an unreadable file is no finding
         home = LogDirectory(path.parent.parent)
         is_live = home.is_live
         context = PartitionContext(self.has_gaps or home.has_gaps(path.parent.name), is_live, self.progress)
@@ -182,7 +185,7 @@ class Verifier:
         partition = directory.parse_partition_directory(path.name)
 
         def look(is_again: bool) -> PartitionCheck:
-            # Those read before the log are no newer than it, unless its topic was made anew meanwhile.
+            # Checkpoints read before the log cannot be newer than it, unless the topic was deleted and made anew.
             offsets = home.read_offsets() if is_again else home.offsets
             has_gaps = self.has_gaps or home.is_live or home.has_gaps(path.name)
             context = PartitionContext(has_gaps, home.is_live, self.progress)
@@ -234,7 +237,7 @@ class Verifier:
 
 
 class LogDirectory:
-    """What a log directory tells of its partitions."""
+    """What a log directory says about its partitions."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -247,22 +250,25 @@ class LogDirectory:
         self.offsets = self.read_offsets()
 
     def read_offsets(self) -> dict[str, Offsets]:
-        """The offset checkpoints, as far as they can be read."""
+        """Return the entries of each offset checkpoint, as far as it can be read."""
         return {name: _offsets_in(self.path / name) for name in OFFSET_CHECKPOINTS}
 
     def has_gaps(self, partition_directory: str) -> bool:
-        """Whether offsets may be missing in a partition: it was compacted, or one cannot know."""
+        """Return whether offsets may be missing in a partition: it was compacted, or that cannot be ruled out."""
         partition = directory.parse_partition_directory(partition_directory)
         if not self.is_known or partition is None or partition.topic in INTERNAL_TOPICS:
             return True
         cleaned = self.offsets[CLEANER_OFFSETS] if self.offsets else _offsets_in(self.path / CLEANER_OFFSETS)
-        # A cleaning that was given up leaves holes and no entry: where others were compacted, one cannot know.
+        # A cleaning that was given up leaves gaps and no entry. So if other topics were compacted, this one may be too.
         return any(known.topic not in INTERNAL_TOPICS for known in cleaned)
 
     def beyond_the_end(
         self, partition: TopicPartition, checked: PartitionCheck, offsets: dict[str, Offsets]
     ) -> Iterator[Finding]:
-        """Checkpoints that know more of a log than there is of it."""
+        """Yield findings of checkpoints that contradict a log.
+
+        The log ends below an offset of theirs, or its first leader epoch begins below their log start offset.
+        """
         end_offset = checked.log_end_offset
         if end_offset is None:
             return
@@ -281,7 +287,7 @@ class LogDirectory:
                 )
 
     def lost_partitions(self) -> Iterator[Finding]:
-        """Entries of checkpoints without a directory. A crash may leave some; a clean stop none."""
+        """Yield checkpoint entries whose partition has no directory. A crash may leave some, a clean stop none."""
         if not self.is_clean or self.is_live:
             return
         for name, known in self.offsets.items():
@@ -303,7 +309,10 @@ def _offsets_in(path: Path) -> Offsets:
 
 
 def _lasting(look: Callable[[bool], PartitionCheck], is_live: bool) -> PartitionCheck:
-    """What is found; in a live directory only what is found each time. `look` is told whether it looks again."""
+    """Return the result of `look`; in a live directory, only the findings of each of up to three looks.
+
+    `look` is passed whether it looks again.
+    """
     checked = look(False)
     for _ in range(_LOOKS - 1):
         if not is_live or not checked.findings:

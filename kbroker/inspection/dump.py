@@ -1,4 +1,4 @@
-"""The entries of a file of any kind, and which files of a directory there are to show."""
+"""The entries of a file of any kind, and the files of a directory that can be shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from kbroker.storage import segment as names
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """A file, or those of known kinds in a log directory or a partition's. KbrokerError when it is none of them."""
+    """Yield the file at `path`, or the files of known kinds below a log directory or a partition's directory.
+
+    Raises KbrokerError if the path is none of them.
+    """
     if not path.exists():
         raise KbrokerError(f"{path}: no such file or directory")
     refuse_kraft(path)
@@ -39,7 +42,7 @@ def is_index(path: Path) -> bool:
 
 
 def read_entries(path: Path, options: LogOptions) -> Found:
-    """What is in a file. OSError when it cannot be read."""
+    """Yield the entries and problems of a file. Raises OSError if it cannot be read."""
     if path.name in TEXT_FILES:
         yield from TEXT_FILES[path.name](read_whole(str(path)))
         return
@@ -55,7 +58,7 @@ def read_entries(path: Path, options: LogOptions) -> Found:
 
 
 def index_sanity(path: Path) -> Found:
-    """Only what a broker asks of an index before it uses it: whole entries, the last of them not before the first."""
+    """Check an index only as a broker does before it uses it: whole entries, and the last not before the first."""
     data = read_whole(str(path))
     entries = []
     for item in BINARY_FILES[_kind(path)](data, 0):
@@ -68,7 +71,7 @@ def index_sanity(path: Path) -> Found:
 
 
 def against_its_log(path: Path) -> Iterator[Problem]:
-    """What is wrong between an index and the log beside it."""
+    """Yield the problems of an index when it is compared with the log beside it."""
     context = PartitionContext()
     for finding in PartitionChecker(path.parent, context).check_file(path.name).findings:
         yield Problem(finding.position, finding.what)

@@ -1,4 +1,4 @@
-"""What a file of a log directory is made of: entries, and problems with the byte where they are."""
+"""What a file of a log directory is made of: entries, and problems with the byte at which they are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-WHOLE_FILE = -1  #: position of a problem that has no place in its file
-LARGEST_FILE = 512 << 20  #: bytes of a file that is read as one; only logs are larger
+WHOLE_FILE = -1  #: position of a problem that concerns the file as a whole
+LARGEST_FILE = 512 << 20  #: bytes: the largest file that is read in one piece; only logs are larger
 
 
 class Entry(NamedTuple):
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something wrong, and at which byte."""
+    """Something wrong in a file, and at which byte."""
 
     position: int
     what: str
@@ -43,7 +43,7 @@ Found = Iterator[Entry | Problem]
 
 
 def open_regular(path: str) -> int:
-    """A descriptor for reading. OSError for what is no regular file: opening a pipe would wait for a writer."""
+    """Open a file for reading and return its descriptor. Raises OSError, also if it is no regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -52,7 +52,7 @@ def open_regular(path: str) -> int:
 
 
 def read_whole(path: str) -> bytes:
-    """All of a file, as long as it is now. OSError when it cannot be read or is larger than LARGEST_FILE."""
+    """Return the bytes of a file, up to its size now. Raises OSError, also if it is larger than LARGEST_FILE."""
     fd = open_regular(path)
     try:
         size = os.fstat(fd).st_size
@@ -69,5 +69,5 @@ def read_whole(path: str) -> bytes:
 
 
 def reason_of(error: OSError) -> str:
-    """For people, without the file's name."""
+    """Return an error as text for people, without the file's name."""
     return (error.strerror or str(error)).lower()

@@ -1,7 +1,7 @@
-"""A segment's .log, batch by batch: what `kbroker dump-log` shows of it.
+"""A segment's .log, batch by batch, as `kbroker dump-log` shows it.
 
-Reads one batch at a time, so that a log of any size is shown in bounded memory. A batch that is damaged but whole is
-shown as not valid; where no batch can be told, the rest is not read.
+Reads one batch at a time, so that a log of any size is shown in bounded memory. A batch that is damaged but has a
+possible length is shown as not valid. Reading ends at bytes that cannot be a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import INFLATED_LIMIT, ControlType, Record
 
 LARGEST_BATCH = 512 << 20
-MOST_RECORDS = 1_000_000  #: of one batch that are shown
+MOST_RECORDS = 1_000_000  #: the largest number of records of one batch that are shown
 
 NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = "NoTimestampType", "CreateTime", "LogAppendTime"
 CONTROL_TYPES = {
@@ -50,15 +50,15 @@ class LogOptions:
     """What is shown of a log."""
 
     is_deep: bool = False
-    """The records of each batch, too."""
+    """Show the records of each batch, too."""
     with_data: bool = False
-    """Their keys, values and headers."""
+    """Show the records' keys, values and headers."""
     max_bytes: int | None = None
-    """Only batches that end within so many bytes of the file."""
+    """Show only batches that end within this many bytes from the file's start."""
 
 
 def read_log(path: Path, options: LogOptions) -> Found:
-    """Batches, messages and records of a log. OSError when it cannot be read."""
+    """Yield the batches, messages and records of a log. Raises OSError if it cannot be read."""
     fd = open_regular(str(path))
     try:
         size = os.fstat(fd).st_size
@@ -78,7 +78,7 @@ def read_log(path: Path, options: LogOptions) -> Found:
 
 
 def _next(fd: int, position: int, end: int) -> tuple[bytes, Problem | None]:
-    """The bytes of one batch or message."""
+    """Return the bytes of the batch or message at `position`, or the problem that keeps it from being read."""
     left = end - position
     head = os.pread(fd, min(left, _CRC_AT), position)
     if len(head) < _CRC_AT:
@@ -153,7 +153,7 @@ def _batch(data: bytes, position: int, options: LogOptions) -> Found:
 
 
 def _sequence(info: BatchInfo, delta: int) -> int:
-    """Sequences go on at 0 behind the largest int32."""
+    """Return the sequence of a record in a batch; -1 if it has none. After the largest int32 sequences go on at 0."""
     return info.base_sequence if info.base_sequence < 0 else (info.base_sequence + delta) & 0x7FFFFFFF
 
 

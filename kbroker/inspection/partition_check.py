@@ -1,6 +1,6 @@
-"""One partition's directory: every segment walked, its files held against each other.
+"""The check of one partition's directory: every segment is read, and its files are compared with each other.
 
-The order of reading makes it right on a log that grows: an index before its log, the leader epochs behind both.
+The order of reading makes the check right on a log that grows: an index before its log, the leader epochs after both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import checkpoints
 from kbroker.storage import segment as names
 
-_OPEN_TRANSACTIONS = 100_000  #: that are followed; more make the check of .txnindex incomplete, not wrong
+_OPEN_TRANSACTIONS = 100_000  #: so many open transactions are followed; with more the .txnindex check is incomplete
 
 Progress = Callable[[int], None]
 
@@ -45,11 +45,11 @@ class Aborted(NamedTuple):
 
     producer_id: int
     first_offset: int
-    """-1 when its beginning is not in the log."""
+    """-1: the transaction's beginning is not in the log."""
     last_offset: int
     last_stable_offset: int
     position: int
-    """Of the marker."""
+    """The marker's position in the .log, in bytes."""
 
 
 @dataclass(slots=True)
@@ -57,11 +57,11 @@ class TransactionWalk:
     """Follows the transactions of a log through its batches."""
 
     opened: dict[int, int] = field(default_factory=dict)
-    """First offsets of open transactions by producer."""
+    """First offsets of open transactions, by producer id."""
     aborted: list[Aborted] = field(default_factory=list)
-    """Of the segment at hand."""
+    """Transactions that were aborted in the current segment."""
     is_complete: bool = True
-    """Whether every transaction that is open is in `opened`, from its first record on."""
+    """Whether `opened` has every open transaction, with its first record."""
 
     def take(self, events: Iterable[tuple[int, int, int, int, int]]) -> None:
         for kind, position, first_offset, last_offset, producer_id in events:
@@ -79,12 +79,12 @@ class TransactionWalk:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What is known of a partition from outside of its directory."""
+    """What is known about a partition from outside its directory."""
 
     has_gaps: bool = True
-    """Offsets may be missing: the log was compacted, or nothing is known of it."""
+    """Offsets may be missing: the log was compacted, or that is unknown."""
     is_live: bool = False
-    """A broker writes it at this moment."""
+    """A broker may be writing the partition now."""
     progress: Progress | None = None
 
 
@@ -94,11 +94,11 @@ class PartitionCheck:
 
     findings: list[Finding] = field(default_factory=list)
     log_end_offset: int | None = None
-    """None when the log was not read to its end, or there is none."""
+    """None: the log was not read to its end, or there is none."""
     size: int = 0
     topic_id: str | None = None
     first_epoch_offset: int | None = None
-    """Where the first leader epoch begins."""
+    """Start offset of the first leader epoch."""
 
 
 class PartitionChecker:
@@ -136,7 +136,7 @@ class PartitionChecker:
         return self.result
 
     def check_file(self, name: str) -> PartitionCheck:
-        """One file, with the segment that it belongs to."""
+        """Check one file, together with the segment that it belongs to. Only findings of that file are returned."""
         parsed = names.parse_file_name(name)
         if name in TEXT_FILES:
             self._check_text(name)
@@ -152,7 +152,7 @@ class PartitionChecker:
         return self.result
 
     def _check_lone_log(self, name: str, base: int) -> None:
-        """A log on its way out or in: its indexes have other names."""
+        """Check a .log with another suffix behind, such as `.deleted` or `.swap`, without its indexes."""
         fd = open_regular(str(self._path / name))
         try:
             checked = check_segment(fd, os.fstat(fd).st_size, base, inflate=inflate, gaps=True)
@@ -164,7 +164,7 @@ class PartitionChecker:
         self.result.findings.append(Finding(str(path), position, what))
 
     def _read(self, name: str) -> bytes | None:
-        """None when it is gone, or is told of because it cannot be read."""
+        """Return a file's bytes; None if it is gone or cannot be read. Only the latter is a finding."""
         path = self._path / name
         try:
             return read_whole(str(path))
@@ -198,7 +198,10 @@ class PartitionChecker:
         self.result.log_end_offset = expected
 
     def _check_segment(self, base: int, end_offset: int | None) -> SegmentCheck | None:
-        """None when it was not read to its end: what follows cannot be told from it."""
+        """Check a segment's files. `end_offset` is the next segment's base offset; None for the last segment.
+
+        Returns None if the segment was not read to its end: then nothing is known about what should follow.
+        """
         is_last = end_offset is None
         paths = {suffix: self._path / names.file_name(base, suffix) for suffix in (names.LOG, *names.INDEX_SUFFIXES)}
         indexes = {
@@ -255,13 +258,13 @@ class PartitionChecker:
         return data[:used]
 
     def _check_last_time(self, path: Path, index: bytes, checked: SegmentCheck) -> None:
-        """A closed segment's last entry has its largest timestamp: lookups by time stop there."""
+        """Check that the time index of a closed segment ends with its largest timestamp: lookups by time rely on it."""
         last = names.TIME_INDEX_ENTRY.unpack_from(index, len(index) - names.TIME_INDEX_ENTRY.size)[0] if index else -1
         if last < checked.max_timestamp and not any(finding.path == str(path) for finding in self.result.findings):
             self._add(path, len(index), f"ends at timestamp {last}; the segment's largest is {checked.max_timestamp}")
 
     def _check_aborted(self, path: Path, data: bytes | None, base: int, log: str) -> None:
-        """`.txnindex` against the markers of its segment."""
+        """Compare a `.txnindex` with the abort markers in its segment."""
         markers = {marker.last_offset: marker for marker in self._transactions.aborted}
         told = set()
         is_known = self._transactions.is_complete and not self._context.has_gaps
@@ -313,7 +316,7 @@ class PartitionChecker:
             self._check_epochs(self._path / name, entries)
 
     def _check_epochs(self, path: Path, entries: list[Entry]) -> None:
-        """The epochs of the batches are those that the checkpoint tells."""
+        """Check that the batches have the leader epochs that the checkpoint says, and that no epoch begins too late."""
         starts = [entry.fields["start_offset"] for entry in entries]
         epochs = [entry.fields["epoch"] for entry in entries]
         if starts != sorted(starts):
@@ -344,5 +347,5 @@ class PartitionChecker:
             self._add(self._path / name, WHOLE_FILE, f"is of offset {offset}, the log ends at {end_offset}")
 
     def _known_end(self) -> int | None:
-        """Where the log ends, if it stays there."""
+        """Return the log's end offset; None if it is unknown or a broker may be moving it."""
         return None if self._context.is_live else self.result.log_end_offset

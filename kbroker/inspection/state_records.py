@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` and `__transaction_state` as text, in the words of kafka-dump-log."""
+"""Records of `__consumer_offsets` and `__transaction_state` as text, in the form of kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kbroker.protocol.json_form import to_json
 from kbroker.rules.transaction import TransactionState
 
 Decoder = Callable[[int, bytes | None, bytes | None], tuple[str, str | None]]
-"""(offset, key, value) of a record -> what is shown of both; None: nothing."""
+"""(offset, key, value) of a record -> the text for its key, and the text for its value; None: no text."""
 
 DELETED = "<DELETE>"
-# By the version of the key. On disk. Do not renumber.
+# The type of a record, by the version of its key. On disk. Do not renumber.
 _OFFSETS_KEYS = {
     0: "OffsetCommit",
     1: "OffsetCommit",
@@ -31,12 +31,12 @@ _OFFSETS_KEYS = {
     16: "ConsumerGroupRegularExpression",
 }
 TRANSACTION_STATES = tuple(TransactionState)
-"""By the id on disk."""
+"""The states, by their id on disk."""
 _VERSION = struct.Struct(">h")
 
 
 def _decode(name: str, data: bytes) -> tuple[M.Message, int]:
-    """A message behind its version. Raises MalformedBytes."""
+    """Decode a message that has its version in front. Raises MalformedBytes."""
     if len(data) < _VERSION.size:
         raise MalformedBytes(f"{name} without a version")
     version: int = _VERSION.unpack_from(data)[0]
@@ -51,7 +51,7 @@ def _text(value: Any) -> str:
 
 
 def decode_offsets(offset: int, key: bytes | None, value: bytes | None) -> tuple[str, str | None]:
-    """A record of `__consumer_offsets`."""
+    """Return the texts for a record of `__consumer_offsets`. An undecodable record is a text that says so."""
     try:
         if key is None or len(key) < _VERSION.size:
             raise MalformedBytes("no key with a version")
@@ -74,7 +74,7 @@ def decode_offsets(offset: int, key: bytes | None, value: bytes | None) -> tuple
 
 
 def _open(member: dict[str, Any], field: str, name: str) -> None:
-    """A field that holds a message of consumers; left as it is when it does not."""
+    """Replace a member's field by the consumer protocol message in it. Other bytes are left as they are."""
     try:
         member[field] = to_json(*_decode(name, b64decode(member[field])))
     except MalformedBytes:
@@ -82,7 +82,7 @@ def _open(member: dict[str, Any], field: str, name: str) -> None:
 
 
 def decode_transactions(offset: int, key: bytes | None, value: bytes | None) -> tuple[str, str | None]:
-    """A record of `__transaction_state`."""
+    """Return the texts for a record of `__transaction_state`. An undecodable record is a text that says so."""
     try:
         if key is None:
             raise MalformedBytes("no key")

@@ -1,6 +1,6 @@
 """The text files of a log directory: checkpoints, meta.properties, partition.metadata, the mark of a clean stop.
 
-Each reader takes a file's bytes and yields its entries and what is wrong with it.
+Each reader takes a file's bytes and yields its entries and its problems.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _shown(line: bytes) -> str:
 
 
 def _lines(data: bytes) -> list[tuple[int, bytes]]:
-    """Lines with their positions; the last one ends with the file."""
+    """Return (position, line) for each line. What follows the last line feed is the last line, even if empty."""
     found, position = [], 0
     for line in data.split(b"\n"):
         found.append((position, line))
@@ -53,7 +53,7 @@ def _lines(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _checkpoint(data: bytes, line_form: re.Pattern[bytes], names: tuple[str, ...]) -> Found:
-    """Version, count, entries, one a line. An empty file is what Kafka makes before it has anything to write."""
+    """Read a checkpoint: version, count, then one entry a line. Kafka makes an empty file before its first write."""
     if not data:
         return
     lines = _lines(data)
@@ -109,7 +109,7 @@ def read_epoch_checkpoint(data: bytes) -> Found:
 
 
 def is_uuid(text: str) -> bool:
-    """Kafka's form of an id: 22 characters of URL-safe base64, no bit of them unused."""
+    """Return whether a text is Kafka's form of a UUID: 22 characters of URL-safe base64, without stray bits."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -159,7 +159,7 @@ def read_meta_properties(data: bytes) -> Found:
 
 
 def read_clean_mark(data: bytes) -> Found:
-    """JSON since Kafka 3.7 (KIP-966); empty before."""
+    """Read the mark of a clean stop: JSON since Kafka 3.7 (KIP-966), empty before."""
     if not data:
         yield Entry("clean_shutdown", 0, {})
         return

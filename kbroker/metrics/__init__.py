@@ -1,4 +1,4 @@
-"""What the broker counts: the table of metrics, a registry of what is read at a scrape, Prometheus' text.
+"""The broker's metrics: their table, the registry of sources that a scrape reads, and Prometheus' text format.
 
 Hot counters are C integers in `kbroker._core`; `server/measurements.py` reads them. Read `definitions.py` first.
 """

@@ -98,7 +98,7 @@ _ROWS = (
         "Produce requests whose answer waited for a flush; by kbroker_flushes_total: how many share one.",
         ("directory",),
     ),
-    # Compaction. What Kafka calls it in kafka.log:type=LogCleaner and LogCleanerManager stands behind.
+    # Compaction. Kafka has these in kafka.log:type=LogCleaner and LogCleanerManager; the help ends with Kafka's name.
     Metric(
         "kbroker_log_cleaner_max_dirty_ratio",
         Kind.GAUGE,

@@ -1,4 +1,4 @@
-"""The registry as text for Prometheus. Imports prometheus-client, so it is imported at the first scrape only."""
+"""The registry as text for Prometheus. Imported at the first scrape only, as it imports prometheus-client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.metrics.registry import Distribution, Registry, Sample
 
 
 class Exposition(Collector):
-    """Renders one registry, and what the system knows of the process."""
+    """Renders one registry, and the system's figures of the process (CPU, memory, descriptors)."""
 
     def __init__(self, registry: Registry):
         self._registry = registry
@@ -25,7 +25,7 @@ class Exposition(Collector):
         ProcessCollector(registry=self._collectors)
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
-        """(content type, text) in the format that the `Accept` header asks for."""
+        """Return (content type, text) in the format that the `Accept` header asks for."""
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self._collectors)
 

@@ -1,4 +1,4 @@
-"""The sources of samples, read when somebody asks."""
+"""The sources of samples, read at each scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Distribution(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One value of a metric; `labels` are the values of its labels, in their order."""
+    """One value of a metric. `labels` are the values of the metric's labels, in their order."""
 
     name: str
     value: float | Distribution
@@ -34,11 +34,11 @@ class Registry:
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> None:
-        """`source` is called at each scrape, on the thread of the scrape."""
+        """Add a source. It is called at each scrape, on the thread of the scrape."""
         self._sources.append(source)
 
     def collect(self) -> list[tuple[Metric, list[Sample]]]:
-        """All samples by metric, in the order of the table. AssertionError for one that the table does not know."""
+        """Return all samples by metric, in the table's order. Raises AssertionError if one does not fit the table."""
         found: dict[str, list[Sample]] = {name: [] for name in METRICS}
         for source in self._sources:
             for sample in source():

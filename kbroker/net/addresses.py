@@ -10,7 +10,7 @@ DEFAULT_PORT = 9092
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """The addresses of `HOST[:PORT],...`; an IPv6 host with a port stands in brackets."""
+    """Parse `HOST[:PORT],...`; the default port is 9092; an IPv6 host has brackets. Raises KbrokerError."""
     addresses = []
     for part in (piece.strip() for piece in text.split(",")):
         match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?", part)

@@ -1,4 +1,4 @@
-"""Listening sockets, and what clients are told to connect to."""
+"""Listening sockets, and the addresses that clients are told to connect to."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ EVERY_INTERFACE = "::"
 
 
 def listen(endpoint: Endpoint, backlog: int, receive_buffer_size: int = -1) -> socket.socket:
-    """A non-blocking listening socket. "" and 0.0.0.0 take every IPv4 interface, :: every interface of both families.
+    """Return a non-blocking listening socket.
 
-    `receive_buffer_size` is inherited by what is accepted; -1 leaves it to the system. ConfigError names the listener.
+    The hosts "" and 0.0.0.0 mean every IPv4 interface, :: every interface of both families. Accepted connections
+    inherit `receive_buffer_size`, in bytes; -1 leaves it to the system. Raises ConfigError, which names the listener.
     """
     try:
         family, address = _resolve(endpoint)
@@ -43,7 +44,7 @@ def listen(endpoint: Endpoint, backlog: int, receive_buffer_size: int = -1) -> s
 def _resolve(endpoint: Endpoint) -> tuple[int, tuple[object, ...]]:
     if endpoint.host in EVERY_IPV4:
         return socket.AF_INET, ("0.0.0.0", endpoint.port)
-    # Bytes go to the resolver as they are; text through the codec of international names, whose tables are large.
+    # Bytes go to the resolver as they are; text goes through the IDNA codec, whose tables are large.
     host = endpoint.host.encode() if endpoint.host.isascii() else endpoint.host
     found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
@@ -63,13 +64,16 @@ def _reason(error: OSError) -> str:
 
 
 def bound_endpoint(endpoint: Endpoint, sock: socket.socket) -> Endpoint:
-    """`endpoint` with the port that its socket got."""
+    """Return `endpoint` with the port that its socket got."""
     return Endpoint(endpoint.listener, endpoint.security_protocol, endpoint.host, sock.getsockname()[1])
 
 
 class AdvertisedEndpoints:
-    """Where a client is told to connect: what advertised.listeners says of the listener it came in on, else the very
-    address it connected to, so that a broker without that setting works over loopback, a network, and port 0 alike."""
+    """Where a client is told to connect.
+
+    It is the address that advertised.listeners has for the listener that the client used, else the address that the
+    client connected to. So a broker without that setting works over loopback, over a network, and with port 0.
+    """
 
     def __init__(self, bound: Sequence[Endpoint], advertised: Sequence[Endpoint]):
         self._bound = {endpoint.listener: endpoint for endpoint in bound}
@@ -83,7 +87,7 @@ class AdvertisedEndpoints:
         return Endpoint(endpoint.listener, endpoint.security_protocol, endpoint.host, port)
 
     def of(self, listener: str, local_host: str, local_port: int) -> Endpoint:
-        """For a client whose connection's near end is `local_host`:`local_port` on `listener`."""
+        """Return the endpoint for a client that is connected to `local_host`:`local_port` of `listener`."""
         advertised = self._advertised.get(listener)
         if advertised is not None:
             return advertised
@@ -91,7 +95,7 @@ class AdvertisedEndpoints:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a socket that is bound to `host`."""
+    """Return whether only this machine reaches a socket that is bound to `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

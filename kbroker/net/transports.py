@@ -1,6 +1,7 @@
-"""What may stand between a socket and the protocol: encryption of a connection's bytes in both directions.
+"""Transports encrypt a connection's bytes in both directions, between socket and protocol.
 
-A listener without a transport sends files by sendfile. With one, every byte goes through `encrypt` in bounded pieces.
+A listener without a transport sends files by sendfile. With a transport, every byte goes through `encrypt` in bounded
+pieces.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from typing import Protocol
 
 
 class Transport(Protocol):
-    """One connection's. Called by its processor's thread only; an exception closes the connection."""
+    """The transport of one connection. Only its processor's thread calls it; an exception closes the connection."""
 
     def decrypt(self, data: bytes) -> bytes:
-        """What of the plaintext is complete now that `data` has been received; may be empty."""
+        """Take received `data`; return the plaintext that is complete now, which may be empty."""
         ...
 
     def encrypt(self, data: bytes) -> bytes:
-        """What to send for `data`, 64 KiB at most."""
+        """Return the bytes to send for `data`, which is at most 64 KiB."""
         ...

@@ -1,4 +1,4 @@
-"""Which APIs there are, which versions this broker serves, and how their headers look.
+"""The APIs of the protocol, the versions that this broker serves, and the versions of their headers.
 
 `SERVED` is what ApiVersions answers; `docs/PROTOCOL.md` is generated from it. A request outside `min` to `max` closes
 its connection, as in Kafka (ApiVersions itself answers UNSUPPORTED_VERSION in version 0: KIP-511).
@@ -111,14 +111,15 @@ class ApiKey(IntEnum):
 
 
 class ApiVersions(NamedTuple):
-    """What is advertised of one API."""
+    """The versions of one API that the broker advertises."""
 
     min: int
     max: int
     flexible_from: int | None  # first version with tagged fields (KIP-482)
 
 
-# The ranges of Apache Kafka 3.9; of Produce, EndTxn and TxnOffsetCommit one more: transactions of version 2 (KIP-890).
+# The ranges of Apache Kafka 3.9. Produce, EndTxn and TxnOffsetCommit have one version more: transactions of version 2
+# (KIP-890).
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.PRODUCE: ApiVersions(0, 12, 9),
@@ -169,7 +170,7 @@ SERVED: dict[ApiKey, ApiVersions] = {
 
 
 def is_served(api_key: int, version: int) -> bool:
-    """Whether a request is parsed and answered at all."""
+    """Return whether a request of this API and version is parsed and answered at all."""
     versions = SERVED.get(api_key)  # type: ignore[call-overload]  # an int finds its ApiKey
     return versions is not None and versions.min <= version <= versions.max
 
@@ -185,20 +186,26 @@ def response_class(api_key: ApiKey) -> type[messages.Message]:
 
 
 def is_flexible(api_key: ApiKey, version: int) -> bool:
-    """Whether a version has compact sizes and tagged fields (KIP-482)."""
+    """Return whether a version has compact sizes and tagged fields (KIP-482)."""
     flexible_from = request_class(api_key).FLEXIBLE_FROM
     return flexible_from is not None and version >= flexible_from
 
 
 def request_header_version(api_key: ApiKey, version: int) -> int:
-    """0 without client id (ControlledShutdown 0 only), 1, or 2 with tagged fields."""
+    """Return the request header's version: 1, or 2 with tagged fields.
+
+    It is 0, a header without client id, for ControlledShutdown 0 only.
+    """
     if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
         return 0
     return 2 if is_flexible(api_key, version) else 1
 
 
 def response_header_version(api_key: ApiKey, version: int) -> int:
-    """0, or 1 with tagged fields; ApiVersions always 0, as its client does not know yet what is spoken (KIP-511)."""
+    """Return the response header's version: 0, or 1 with tagged fields.
+
+    It is always 0 for ApiVersions: its client does not know yet which versions the broker serves (KIP-511).
+    """
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return 1 if is_flexible(api_key, version) else 0

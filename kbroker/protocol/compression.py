@@ -1,13 +1,15 @@
 """The compression codecs of record batches, by their id in the batch's attributes.
 
-Inflating is bounded: bytes from outside never make more than `limit` bytes, and no memory is taken on the word of a
-length field. It goes into address space that each thread reserves once; only where it is written it becomes memory.
+Inflating is bounded: bytes from outside never inflate to more than `limit` bytes, and no memory is allocated because a
+length field says so. Each thread reserves address space once and inflates into it; only pages that are written become
+memory.
 
-What is read: gzip with any number of members, lz4 frames with every option, zstd frames (both concatenated too), snappy
-raw and in the framing of snappy-java ("xerial"). What is written is what Kafka's own clients write.
+Read are gzip with any number of members, lz4 frames with every option, zstd frames (lz4 and zstd frames may be
+concatenated), and snappy, raw or in the framing of snappy-java ("xerial"). Written is what Kafka's own clients write.
 
-In messages of magic 0 Kafka made the check sum of an lz4 frame's descriptor over the frame's magic number too, which is
-wrong (KAFKA-3160): `magic=0` writes it so and takes any; everything later has the right one.
+In messages of magic 0 Kafka computed the check sum of an lz4 frame's descriptor over the frame's magic number too,
+which is wrong (KAFKA-3160). With `magic=0` the wrong check sum is written, and any is accepted. Messages of magic 1 and
+2 have the right one.
 """
 
 from __future__ import annotations
@@ -48,26 +50,26 @@ class UnknownCodec(BadInput):
 
 
 class BadCompression(BadInput):
-    """Compressed bytes cannot be inflated. Kafka answers UNKNOWN_SERVER_ERROR, as if it were its own fault."""
+    """Compressed bytes cannot be inflated. Kafka answers UNKNOWN_SERVER_ERROR instead."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 class InflatesTooLarge(BadInput):
-    """Compressed bytes make more than the limit: a bomb, or a batch to be split, as clients do on this code."""
+    """Compressed bytes inflate to more than the limit: a bomb, or a large batch, which clients split on this code."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 def inflate(codec: int, data: Buffer, limit: int, *, magic: int = 2) -> bytes:
-    """`data` inflated, at most `limit` bytes. Raises UnknownCodec, BadCompression or InflatesTooLarge."""
+    """Return `data` inflated. Raises UnknownCodec, BadCompression, and InflatesTooLarge beyond `limit` bytes."""
     return bytes(inflate_shared(codec, data, limit, magic=magic))
 
 
 def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False, magic: int = 2) -> memoryview:
-    """As `inflate`, without the last copy: the result is overwritten by this thread's next call of either.
+    """Do what `inflate` does, without the last copy: this thread's next call of either overwrites the result.
 
-    `strict` is for what producers send: it refuses an lz4 frame with linked blocks, which no Java client can read.
+    `strict` is for batches from producers: it refuses an lz4 frame with linked blocks, which no Java client can read.
     `magic` is that of the message or batch that holds `data`.
     """
     if codec == Codec.NONE:
@@ -87,7 +89,7 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
         size = function(data, room)
     except cramjam.DecompressionError as error:
         _scratch.give_back()
-        # The text that Rust's io::Write gives when a slice is full; a test holds the pinned cramjam to it.
+        # The text of Rust's io::Write for a full slice. A test checks that the pinned cramjam still gives it.
         if "failed to write whole buffer" in str(error):
             raise InflatesTooLarge(f"{Codec(codec).name.lower()}: inflates to more than {limit} bytes") from None
         raise BadCompression(f"{Codec(codec).name.lower()}: {error}") from None
@@ -97,9 +99,10 @@ def inflate_shared(codec: int, data: Buffer, limit: int, *, strict: bool = False
 
 
 def deflate(codec: int, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
-    """`data` compressed as Kafka's clients do, at a `level` as Kafka counts: None is the default, snappy has none.
+    """Return `data` compressed as Kafka's clients compress it. Raises UnknownCodec.
 
-    `magic` is that of the message or batch that is to hold it.
+    `level` is the codec's level in Kafka's settings; None: its default; snappy has no level. `magic` is that of the
+    message or batch that is to hold the result.
     """
     function = _DEFLATE.get(codec)
     if function is None:
@@ -119,14 +122,17 @@ class _Scratch(threading.local):
     space: mmap.mmap | None = None
 
     def room(self, limit: int) -> memoryview:
-        """`limit` writable bytes, over those of the last call."""
+        """Return `limit` writable bytes. They overlap those of the last call."""
         if self.space is None or len(self.space) < limit:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             self.space = mmap.mmap(-1, max(limit, _KEPT_SIZE), flags=flags)
         return memoryview(self.space)[:limit]
 
     def give_back(self) -> None:
-        """Too much of it was written: it goes when the last view of it does, and the next call reserves anew."""
+        """Release the address space, because too much of it has become memory; the next call reserves another.
+
+        The memory is freed with the last view of it.
+        """
         self.space = None
 
 
@@ -146,7 +152,7 @@ def _inflate_snappy(data: Buffer, room: memoryview) -> int:
         return _inflate_raw_snappy(source, room)
     position = size = 0
     while position < len(source):
-        if source[position : position + 8] == _XERIAL_MAGIC:  # at the start, and where another stream follows
+        if source[position : position + 8] == _XERIAL_MAGIC:  # at the start, or at the start of another stream
             position += len(_XERIAL_HEADER)
             if position > len(source):
                 raise cramjam.DecompressionError("framing ends inside its header")
@@ -163,14 +169,14 @@ def _inflate_snappy(data: Buffer, room: memoryview) -> int:
 
 
 def _inflate_raw_snappy(source: memoryview, room: memoryview) -> int:
-    # The engine of python-snappy, called by itself: docs/DEPENDENCIES.md has the figure.
+    # The engine of python-snappy, called directly: docs/DEPENDENCIES.md has the figure.
     if cramjam.snappy.decompress_raw_len(source) > len(room):
         raise cramjam.DecompressionError("failed to write whole buffer")
     return int(cramjam.snappy.decompress_raw_into(source, room))
 
 
 def _deflate_snappy(data: Buffer, _level: int | None) -> bytes:
-    import snappy  # not with this module: a broker that starts compresses nothing
+    import snappy  # imported here: a broker that starts compresses nothing
 
     source = memoryview(data).cast("B")
     parts = [_XERIAL_HEADER]
@@ -182,13 +188,16 @@ def _deflate_snappy(data: Buffer, _level: int | None) -> bytes:
 
 # --- lz4 --------------------------------------------------------------------------------------------
 
-# A frame: magic number, FLG, BD, content size (8 bytes) and dictionary (4 bytes) as FLG says, descriptor's check sum.
+# A frame: magic number, FLG, BD, content size (8 bytes) and dictionary (4 bytes) if FLG has them, header check sum.
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT_BLOCKS, _LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x20, 0x08, 0x01
 
 
 def _with_lz4_checksum(data: Buffer, *, broken: bool) -> bytes:
-    """An lz4 frame with its descriptor's right check sum, or with that of magic 0; what is no frame stays as it is."""
+    """Return an lz4 frame with its descriptor's right check sum or, if `broken`, with that of magic 0.
+
+    Bytes that are no frame are returned unchanged.
+    """
     frame = bytearray(data)
     if frame[:4] != _LZ4_MAGIC or len(frame) < 7:
         return bytes(frame)
@@ -199,7 +208,7 @@ def _with_lz4_checksum(data: Buffer, *, broken: bool) -> bytes:
 
 
 def _has_linked_blocks(data: Buffer) -> bool:
-    """Whether an lz4 frame's FLG byte lacks the bit of independent blocks."""
+    """Return whether an lz4 frame's FLG byte lacks the bit for independent blocks."""
     start = bytes(memoryview(data).cast("B")[:5])
     return start[:4] == _LZ4_MAGIC and len(start) == 5 and not start[4] & _LZ4_INDEPENDENT_BLOCKS
 
@@ -207,9 +216,9 @@ def _has_linked_blocks(data: Buffer) -> bool:
 def _deflate_lz4(data: Buffer, level: int | None) -> bytes:
     # Kafka's default level, 9, means its fast compressor, which is level 1 here.
     fast = level in (None, -1, 9)
-    # Independent blocks and no checksum of the content: all that Kafka's Lz4BlockInputStream reads.
+    # Kafka's Lz4BlockInputStream reads only independent blocks without a check sum of the content.
     compressor = cramjam.lz4.Compressor(level=1 if fast else level, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))  # which takes nothing else
+    compressor.compress(bytes(data))  # it takes nothing but bytes
     return bytes(compressor.finish())
 
 

@@ -1,7 +1,7 @@
-"""The whole response to a request that fails as a whole, built as Kafka's request classes build it.
+"""The response to a request that fails as a whole, built as Kafka's request classes build it.
 
-`error_response` is for errors that hit a request before or outside its handler: an unserved version, a refused
-principal, a handler that raised. What a handler finds out about one topic or partition it puts into its own response.
+`error_response` is for errors before or outside a request's handler: an unserved version, a refused principal, a
+handler that raised. A handler puts errors of single topics or partitions into its own response.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Builder = Callable[[int, Any, ErrorCode, str | None], M.Message | None]
 def error_response(
     api_key: ApiKey, version: int, request: M.Message, code: ErrorCode, text: str | None = None
 ) -> M.Message | None:
-    """The response that says `code` wherever the API can say it; None when the request expects no response (acks=0).
+    """Return the response with `code` in each of its error codes; None if the request expects no response (acks=0).
 
-    `text` is for the client's log; it goes where the version has an error message. Of our own mistakes
-    (UNKNOWN_SERVER_ERROR) clients are told no details.
+    `text` is for the client's log; it is sent if the version has an error message. For UNKNOWN_SERVER_ERROR, our own
+    mistakes, clients get no text.
     """
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
         text = None
@@ -34,7 +34,7 @@ def error_response(
 
 
 def _top_level(api_key: ApiKey, **values: Any) -> Builder:
-    """Responses whose own error code says it all; `values` are where they differ from the protocol's defaults."""
+    """Build responses with an error code at the top. `values` are fields that differ from the protocol's defaults."""
 
     def build(version: int, request: Any, code: ErrorCode, text: str | None) -> M.Message:
         cls: Any = response_class(api_key)
@@ -53,7 +53,7 @@ def _top_level_with_text(api_key: ApiKey) -> Builder:
 
 
 def _api_versions(version: int, request: M.ApiVersionsRequest, code: ErrorCode, text: str | None) -> M.Message:
-    """With UNSUPPORTED_VERSION, what would have been supported (KIP-511)."""
+    """Build an ApiVersions response. With UNSUPPORTED_VERSION it has the served versions of ApiVersions (KIP-511)."""
     response = M.ApiVersionsResponse(error_code=code)
     if code == ErrorCode.UNSUPPORTED_VERSION:
         served = SERVED[ApiKey.API_VERSIONS]
@@ -70,7 +70,10 @@ def _join_group(version: int, request: M.JoinGroupRequest, code: ErrorCode, text
 
 
 def _each_partition(response: type[M.Message], topic_result: str, partition_result: str, **values: Any) -> Builder:
-    """Responses of topics and partitions that are named as in the request; `values` are further ones of a partition."""
+    """Build responses with an error code for each of the request's partitions.
+
+    `values` are further fields of a partition's result.
+    """
 
     def build(version: int, request: Any, code: ErrorCode, text: str | None) -> M.Message:
         topic_class, partition_class = getattr(response, topic_result), getattr(response, partition_result)
@@ -102,7 +105,7 @@ def _produce(version: int, request: M.ProduceRequest, code: ErrorCode, text: str
 
 
 def _fetch(version: int, request: M.FetchRequest, code: ErrorCode, text: str | None) -> M.Message:
-    """From version 13 on the code at the top is enough."""
+    """Build a Fetch response: a code at the top from version 7 on, and one per partition before version 13."""
     response = M.FetchResponse(error_code=code if version >= 7 else 0, session_id=request.session_id)
     if version < 13:
         for topic in request.topics:
@@ -124,7 +127,7 @@ def _metadata(version: int, request: M.MetadataRequest, code: ErrorCode, text: s
 
 
 def _offset_fetch(version: int, request: M.OffsetFetchRequest, code: ErrorCode, text: str | None) -> M.Message:
-    """Per partition before the code at the top (version 2), per group since several can be asked for (version 8)."""
+    """Build an OffsetFetch response: a code per partition before version 2, one at the top before 8, then per group."""
     response = M.OffsetFetchResponse(error_code=code if version < 8 else 0)
     if version >= 8:
         response.groups = [
@@ -255,7 +258,7 @@ def _delete_groups(version: int, request: M.DeleteGroupsRequest, code: ErrorCode
 def _add_partitions_to_txn(
     version: int, request: M.AddPartitionsToTxnRequest, code: ErrorCode, text: str | None
 ) -> M.Message:
-    """From version 4 on the code at the top is enough."""
+    """Build an AddPartitionsToTxn response: a code per partition before version 4, then only one at the top."""
     response = M.AddPartitionsToTxnResponse(error_code=code if version >= 4 else 0)
     if version < 4:
         for topic in request.v3_and_below_topics:
@@ -270,7 +273,7 @@ def _add_partitions_to_txn(
 
 
 def _write_txn_markers(version: int, request: M.WriteTxnMarkersRequest, code: ErrorCode, text: str | None) -> M.Message:
-    """Each producer once, with its last marker."""
+    """Build a WriteTxnMarkers response: each producer appears once, with its last marker."""
     producers: dict[int, dict[str, dict[int, None]]] = {}
     for marker in request.markers:
         topics: dict[str, dict[int, None]] = {}

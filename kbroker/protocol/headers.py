@@ -1,4 +1,4 @@
-"""Whole frames with their headers, for clients and tests. The broker's own headers are handled in the compiled core."""
+"""Whole frames with their headers, for clients and tests. The broker handles headers in the compiled core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.protocol.messages import Message, RequestHeader, ResponseHeader
 def encode_request(
     api_key: ApiKey, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
-    """A request as it goes on the wire, its size in front."""
+    """Return a request as it goes on the wire, its size in front."""
     header = RequestHeader(
         request_api_key=api_key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
     )
@@ -18,13 +18,16 @@ def encode_request(
 
 
 def encode_response(api_key: ApiKey, version: int, correlation_id: int, message: Message) -> bytes:
-    """A response as it goes on the wire, its size in front."""
+    """Return a response as it goes on the wire, its size in front."""
     header = ResponseHeader(correlation_id=correlation_id)
     return framed(header.encode(response_header_version(api_key, version)) + message.encode(version))
 
 
 def decode_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """The header of a request without its size, and where its body starts. The API must be one of `ApiKey`."""
+    """Return a request's header and the position where its body starts. `frame` is the request without its size.
+
+    Raises MalformedBytes if the bytes are no header or the API key is not in `ApiKey`.
+    """
     view = memoryview(frame)
     if len(view) < 4:
         raise MalformedBytes("bytes end inside a request header", len(view))
@@ -38,24 +41,24 @@ def decode_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int
 
 
 def decode_request(frame: bytes | memoryview) -> tuple[RequestHeader, Message]:
-    """Header and message of a request without its size."""
+    """Return header and message of a request. `frame` is the request without its size. Raises MalformedBytes."""
     header, position = decode_request_header(frame)
     message = request_class(ApiKey(header.request_api_key))
     return header, message.decode(memoryview(frame)[position:], header.request_api_version)
 
 
 def decode_response_header(api_key: ApiKey, version: int, frame: bytes | memoryview) -> tuple[int, int]:
-    """The correlation id of a response without its size, and where its body starts."""
+    """Return a response's correlation id and the position where its body starts. `frame` is without its size."""
     header, position = ResponseHeader.decode_prefix(frame, response_header_version(api_key, version))
     return header.correlation_id, position
 
 
 def decode_response(api_key: ApiKey, version: int, frame: bytes | memoryview) -> tuple[int, Message]:
-    """Correlation id and message of a response without its size."""
+    """Return correlation id and message of a response. `frame` is the response without its size."""
     correlation_id, position = decode_response_header(api_key, version, frame)
     return correlation_id, response_class(api_key).decode(memoryview(frame)[position:], version)
 
 
 def framed(data: bytes) -> bytes:
-    """`data` with its size in front."""
+    """Return `data` with its size in front, 4 bytes."""
     return len(data).to_bytes(4) + data

@@ -1,7 +1,7 @@
 """Messages as JSON objects, as Apache Kafka's converters write them: fields of one version, named as in its schemas.
 
-For tools that show records of internal topics. Bytes are base64, ids base64 as in URLs; a tagged field with its default
-is left out, unless that is null in the place of fields.
+For tools that show records of internal topics. Bytes are base64, UUIDs URL-safe base64. A tagged field with its default
+is left out, except a nullable struct.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _schemas() -> dict[str, list[Any]]:
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """The fields of `message` that `version` has."""
+    """Return the fields of `message` that `version` has, by their names in Kafka's schemas."""
     schema = _schemas()[type(message).__name__]
     return _struct(message, schema[4], schema[5], version)
 
@@ -46,7 +46,7 @@ def _struct(
 
 
 def _is_default(content: Any, options: dict[str, Any]) -> bool:
-    """Without a default of its own a field's is nothing: 0, false, no text, no elements, the id of nothing."""
+    """Return whether a field has its default; unless the schema gives one: 0, false, empty, or the zero UUID."""
     return bool(content == options["default"]) if "default" in options else not content or content == bytes(16)
 
 
@@ -63,7 +63,7 @@ def _value(value: Any, kind: str, structs: dict[str, list[_Field]], version: int
 
 
 def _has(versions: str, version: int) -> bool:
-    """`2`, `1-3` or `2+`."""
+    """Return whether `versions`, such as `2`, `1-3` or `2+`, includes `version`."""
     if versions.endswith("+"):
         return version >= int(versions[:-1])
     low, _, high = versions.partition("-")
@@ -71,6 +71,6 @@ def _has(versions: str, version: int) -> bool:
 
 
 def camel_case(name: str) -> str:
-    """A field's name as Kafka's schemas have it."""
+    """Return a field's name as in Kafka's schemas: `topicName` for `topic_name`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -1,12 +1,12 @@
-"""One class per message of the schema data (`schemas.json`), made when it is first asked for.
+"""One class for each message in `schemas.json`, made when it is first used.
 
     from kbroker.protocol import messages as M
     M.MetadataRequest.decode(body, 12)
     M.MetadataResponse(cluster_id="c", brokers=[M.MetadataResponse.MetadataResponseBroker(node_id=0, host="h", port=1)])
 
-A class has the fields of all versions; nested structs are its attributes. Arguments are by keyword, with the
-protocol's defaults. `uuid` is `bytes` of 16; `bytes` and `records` take bytes, bytearray or memoryview and decode to
-`bytes`; arrays are lists.
+A class has the fields of all versions; the classes of nested structs are its attributes. Arguments are keywords, with
+the protocol's defaults. A `uuid` is `bytes` of 16; `bytes` and `records` take bytes, bytearray or memoryview and decode
+to `bytes`; arrays are lists.
 `messages.pyi` (written by tools/make_schemas.py) lists every class and field.
 """
 

@@ -1,6 +1,6 @@
 """Record batches (magic 2) in Python: building them and reading them, compressed or not.
 
-For internal topics, commands and tests. Whoever handles others' batches in bulk uses `_core.record_batch` in place.
+For internal topics, commands and tests. Code that handles batches of clients in bulk uses `_core.wire.record_batch`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "read_records",
 ]
 
-INFLATED_LIMIT = 128 << 20  #: bytes that one batch may inflate to, for readers who do not say otherwise
+INFLATED_LIMIT = 128 << 20  #: bytes that one batch may inflate to, if the caller gives no other limit
 
 _HEADER_SIZE = 61
 _LOG_APPEND_TIME, _TRANSACTIONAL = 0x08, 0x10
@@ -56,15 +56,15 @@ class Batch:
     def __init__(self, info: BatchInfo, payload: memoryview):
         self.info = info
         self.payload = payload
-        """What stands behind the header, as it came. Borrowed from the buffer that was read."""
+        """The bytes behind the header, compressed as they came. A view of the buffer that was read."""
 
     def records(self, limit: int = INFLATED_LIMIT) -> list[Record]:
-        """The records, inflated under `limit`. Raises InvalidBatch or one of compression's errors."""
+        """Return the records. Raises InvalidBatch or an error of `compression.inflate`, which gets `limit`."""
         return decode_records(inflate_shared(self.info.codec, self.payload, limit), self.info)
 
 
 class BatchBuilder:
-    """Collects records of one batch whose size has to be known while it grows; the CRC is of what `build` returns."""
+    """Collects the records of one batch whose size has to be known while it grows."""
 
     def __init__(self, codec: int = Codec.NONE):
         self._records = RecordsBuilder()
@@ -76,7 +76,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch if it were built now without compression."""
+        """The size of the batch in bytes, if it was built now without compression."""
         return _HEADER_SIZE + self._records.size
 
     def append(
@@ -86,11 +86,11 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] = (),
     ) -> int:
-        """Add a record and return `size`. OverflowError beyond 2 GiB."""
+        """Add a record and return `size`. Raises OverflowError beyond 2 GiB."""
         return _HEADER_SIZE + self._records.append(timestamp, key, value, headers)
 
     def build(self) -> bytes:
-        """The batch of everything appended; more may follow, and another `build`."""
+        """Return the batch of all records appended so far. More may be appended, and `build` called again."""
         payload = deflate(self._codec, self._records.records()) if self._codec else None
         return self._records.build(payload, self._codec)
 
@@ -108,7 +108,7 @@ def encode_batch(
     is_transactional: bool = False,
     log_append_time: int | None = None,
 ) -> bytes:
-    """One batch of `records`: Record objects (their offsets are not looked at) or (timestamp, key, value)."""
+    """Return one batch of `records`: Record objects, whose offsets are ignored, or (timestamp, key, value)."""
     builder = RecordsBuilder()
     for record in records:
         if isinstance(record, Record):
@@ -125,7 +125,7 @@ def encode_batch(
 
 
 def control_type(record: Record) -> ControlType | None:
-    """What a control record says; None for a type that is not known, which readers skip."""
+    """Return the type of a control record; None if it is unknown: readers skip it. Raises MalformedBytes."""
     if record.key is None or len(record.key) < 4:
         raise MalformedBytes("the key of a control record is too short")
     version, kind = struct.unpack_from(">hh", record.key)
@@ -135,9 +135,9 @@ def control_type(record: Record) -> ControlType | None:
 
 
 def read_batches(buffer: Buffer, *, verify: bool = True) -> Iterator[Batch]:
-    """The batches of a buffer, such as Fetch's `records`; one cut short at the end is left out.
+    """Yield the batches of a buffer, such as Fetch's `records`. A batch that is cut at the end is left out.
 
-    Raises InvalidBatch where the bytes are no batch of magic 2, or with `verify` where a CRC is wrong.
+    Raises InvalidBatch if the bytes are no batch of magic 2 or, with `verify`, if a CRC is wrong.
     """
     view = memoryview(buffer).cast("B")
     for info in record_batch.batches(view):
@@ -147,7 +147,7 @@ def read_batches(buffer: Buffer, *, verify: bool = True) -> Iterator[Batch]:
 
 
 def read_records(buffer: Buffer, *, from_offset: int = 0, limit: int = INFLATED_LIMIT) -> Iterator[Record]:
-    """The records of a buffer's batches from an offset on, control records left out."""
+    """Yield the records of a buffer's batches from `from_offset` on, without control records."""
     for batch in read_batches(buffer):
         if batch.info.is_control or batch.info.last_offset < from_offset:
             continue
@@ -159,7 +159,7 @@ def read_records(buffer: Buffer, *, from_offset: int = 0, limit: int = INFLATED_
 def read_columns(
     buffer: Buffer, *, from_offset: int = 0, to_offset: int = 2**63 - 1, limit: int = INFLATED_LIMIT
 ) -> Columns:
-    """The records of a buffer's batches as flat columns, offsets `from_offset` to `to_offset` - 1."""
+    """Return the records of a buffer's batches with offsets `from_offset` to `to_offset` - 1 as flat columns."""
     collector = RecordColumns(from_offset, to_offset)
     for batch in read_batches(buffer):
         if batch.info.last_offset >= from_offset and batch.info.base_offset < to_offset:

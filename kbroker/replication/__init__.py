@@ -1,4 +1,4 @@
-"""Partitions as their leader sees them. A broker that stands alone leads all of them: `local_replica.py`.
+"""The leader's side of replication. A single broker leads all partitions: `local_replica.py`.
 
-Followers, fetchers and the in-sync set come with clusters and stand here too.
+Followers, fetchers and the in-sync set do not exist yet; their place is here.
 """

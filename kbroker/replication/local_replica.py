@@ -1,4 +1,4 @@
-"""The leader's replica of a partition without followers: its own log, and a flush where the flush policy wants one."""
+"""The leader's replica of a partition without followers: its log, and a flush if the flush policy asks for one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_GUARD = 0
 
 
 class LocalReplica:
-    """A log that a state machine is written to (`state_log.replica.Replica`). Any thread."""
+    """A log for the records of a state machine; a `state_log.replica.Replica`. May be used by any thread."""
 
     def __init__(self, log: Log, flush_waits: FlushWaits):
         self.log = log
@@ -42,7 +42,7 @@ class LocalReplica:
         return self.log.verify(producer_id, producer_epoch, adds=adds)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
-        """Append; `committed` is called here, or by the thread of `FlushWaits` where a flush has to come first."""
+        """Append a batch. `committed` is called before this returns, or after a flush by the thread of `FlushWaits`."""
         if leader_epoch != self.log.leader_epoch:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             return
@@ -58,7 +58,7 @@ class LocalReplica:
 
 
 class FlushWaits:
-    """One thread that flushes logs for those who wait, all who wait for the same log at once."""
+    """One thread that flushes logs for appends that wait: one flush for all that wait for the same log."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[Log, int, Committed] | None] = queue.SimpleQueue()
@@ -68,7 +68,7 @@ class FlushWaits:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve who waits, then end."""
+        """Flush for all appends that wait, then end the thread."""
         self._waiting.put(None)
         self._thread.join()
 

@@ -1,5 +1,6 @@
 """Decisions without I/O: values in, values out, tested without threads.
 
-`config_values.py` is what the text of a setting may say, `topic_names.py` what a topic may be called, `placement.py`
-where replicas go. Nothing here reads a file, a clock or a setting of the broker.
+`group.py` and `consumer_group.py` are the state machines of groups, `transaction.py` that of a transactional id,
+`config_values.py` parses settings, `topic_names.py` checks names, `placement.py` places replicas. Nothing here reads a
+file, a clock or a setting of the broker.
 """

@@ -1,8 +1,8 @@
-"""What the text of a setting means and which values it may take, in the words that Kafka answers clients with.
+"""Parses and checks the values of settings, with Kafka's error messages.
 
-The grammar is that of Kafka's own parser: blanks around a value do not count, a number is decimal digits with a sign,
-a list is separated by commas. `ConfigError` carries the message that a client sees, word for word Kafka's where tools
-compare it.
+The grammar is that of Kafka's parser: blanks around a value are ignored, a number is decimal digits with an optional
+sign, the items of a list are separated by commas. `ConfigError` has the message that a client sees; it is Kafka's word
+for word where tools compare it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INT64_MAX = 2**63 - 1
 
 
 class Kind(IntEnum):
-    """What a setting holds, by the codes of DescribeConfigs (KIP-569). On the wire. Do not renumber."""
+    """The type of a setting, by the codes of DescribeConfigs (KIP-569). On the wire. Do not renumber."""
 
     BOOLEAN = 1
     STRING = 2
@@ -43,17 +43,17 @@ _COMMA = re.compile(r"\s*,\s*")
 
 
 class Limits(NamedTuple):
-    """Which parsed values are right: a range (`also`: lone values outside it), one of `choices`, or a custom test."""
+    """The values that a setting may have: a range (`also`: single values outside it), `choices`, or a custom check."""
 
     at_least: int | float | None = None
     at_most: int | float | None = None
     choices: tuple[str, ...] = ()
     also: tuple[int, ...] = ()
     problem: Callable[[str, Value], str | None] | None = None
-    """(name, value) -> what is wrong, None if nothing is."""
+    """The custom check: (name, value) -> what is wrong with the value, or None."""
 
     def check(self, name: str, value: Value) -> None:
-        """ConfigError when `value` is not one of those."""
+        """Raise ConfigError if the setting `name` may not have this value."""
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:
@@ -77,13 +77,16 @@ ANYTHING = Limits()
 
 
 def invalid_value(name: str, value: Value, problem: str) -> ConfigError:
-    """The error in the form of Kafka's ConfigException."""
+    """A ConfigError with the message of Kafka's ConfigException."""
     shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else format_value(value)
     return ConfigError(f"Invalid value {shown} for configuration {name}: {problem}")
 
 
 def parse_value(name: str, kind: Kind, text: str) -> Value:
-    """What `text` stands for; ConfigError when it is not of that kind. Limits are not looked at."""
+    """Return the value that `text` stands for. Limits are not checked.
+
+    Raises ConfigError if `text` is not of that kind.
+    """
     trimmed = text.strip()
     if kind is Kind.BOOLEAN:
         lowered = trimmed.lower()
@@ -117,7 +120,7 @@ def format_value(value: Value) -> str:
 
 
 def _java_double(value: float) -> str:
-    """As Java prints a double: plain between 1e-3 and 1e7, otherwise one digit, a point and an E."""
+    """The text as which Java prints a double: plain from 1e-3 to below 1e7, else one digit, a point and an exponent."""
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -1,4 +1,4 @@
-"""What the server's assignors are given and give (KIP-848)."""
+"""The input and output of the server's assignors (KIP-848)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ class MemberSpec(NamedTuple):
 
     instance_id: str | None
     topics: frozenset[bytes]
-    """Ids of topics that exist."""
+    """The topics that it is subscribed to and that exist, by id."""
     assigned: Assignment
-    """What it was to have until now; no two members the same partition."""
+    """Its target assignment until now. No two members have the same partition."""
 
 
 Members: TypeAlias = Mapping[str, MemberSpec]
 PartitionCounts: TypeAlias = Mapping[bytes, int]
-"""By topic id; every topic that somebody is subscribed to is in it."""
+"""Number of partitions by topic id, for every topic that a member is subscribed to."""
 Assignor: TypeAlias = Callable[[Members, PartitionCounts], dict[str, Assignment]]
-"""Gives every member its partitions; each partition of a topic that somebody is subscribed to has one owner."""
+"""Returns the partitions of every member. Each partition of a topic with subscribers is given to exactly one."""
 
 
 def kept_of(spec: MemberSpec, counts: PartitionCounts) -> Assignment:
-    """What a member has and may keep: it is subscribed, and the partitions exist. Mostly the very one that it had."""
+    """The partitions that a member may keep: it is still subscribed to the topic, and they exist.
+
+    The same object as `spec.assigned` if it may keep all.
+    """
     if all(t in spec.topics and partitions and max(partitions) < counts[t] for t, partitions in spec.assigned.items()):
         return spec.assigned
     kept = {}
@@ -44,6 +47,6 @@ def thawed(assigned: Assignment) -> dict[bytes, set[int]]:
 
 
 def frozen(assigned: Mapping[bytes, set[int]], spec: MemberSpec) -> Assignment:
-    """`assigned` as a value; the very one that the member had where nothing has changed."""
+    """`assigned` as an immutable value; the same object as `spec.assigned` if nothing has changed."""
     made = {topic_id: frozenset(partitions) for topic_id, partitions in assigned.items() if partitions}
     return spec.assigned if made == spec.assigned else made

@@ -1,14 +1,14 @@
 """The consumer group protocol (KIP-848) of one group, as a state machine.
 
-Values in, effects out, as in `group.py`: no clock, no thread, no log. A call works out what changes, as a list of
-`Change`s, and makes none of them: `take_stores` hands them out, `apply` makes them once they are in the log, and what
-is read from the log at a start is made by `apply` too. So what a restart finds is what was there.
+Values in, effects out, as in `group.py`: no clock, no thread, no log. A call computes a list of `Change`s but does not
+apply them. `take_stores` hands them out, and `apply` applies them once they are in the log. At a start `apply` also
+applies the changes that are read from the log, so a restart finds the same state.
 
-Three epochs. The group's grows when what its members want has changed, or the topics have; the target assignment is
-made for a group epoch by an assignor; each member gets to the target's epoch on its own (`reconciliation.py`). All of
-that happens in the members' heartbeats. One that changes nothing costs a few comparisons.
+There are three epochs. The group epoch grows when the members' subscriptions or the topics have changed. An assignor
+makes the target assignment for a group epoch. Each member reaches the target's epoch on its own (`reconciliation.py`).
+All of that happens in the members' heartbeats. A heartbeat that changes nothing costs a few comparisons.
 
-    Empty ----> Assigning --target made--> Reconciling --all members there--> Stable
+    Empty ----> Assigning --target made--> Reconciling --all members in its epoch--> Stable
 """
 
 from __future__ import annotations
@@ -63,50 +63,55 @@ ASSIGNORS: Mapping[str, Assignor] = {
     range_assignor.NAME: range_assignor.assign,
 }
 REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
-"""The least time between two looks for the topics of a group's patterns, unless one of them is new."""
+"""The least time between two matchings of a group's patterns, unless no pattern of the group has been matched yet."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What one call has worked out so far: changes, and the group's epoch after them."""
+    """The changes that one call has computed so far, and the group's epoch after them."""
 
     changes: list[Change] = field(default_factory=list)
     group_epoch: int = 0
 
 
 class ConsumerGroup(ConsumerGroupState):
-    """The state machine. The caller holds one lock over a call and its effects, and `apply`s or drops what
-    `take_stores` gave before the next call."""
+    """The state machine of one group.
+
+    The caller holds one lock over a call and its effects. Before the next call it reports each of `take_stores` with
+    `appended` or `stored`.
+    """
 
     protocol_type = "consumer"
     protocol_name = None
     is_consumer_group = True
 
     def __init__(self, group_id: str, limits: ConsumerLimits, first_changes: Iterable[Change] = ()):
-        """`first_changes` are stored with the first of its own: what makes it of another group. It has them already."""
+        """`first_changes` make this group from another one. They are applied here and stored with its first changes."""
         super().__init__(group_id, limits)
         self._first_changes = list(first_changes)
         self.apply(self._first_changes)
         self.pending_members = ()
-        """Nobody: ids are made by who joins. As in `Group`."""
+        """Always empty: an id is not remembered before its member has joined. `Group` has the same attribute."""
         self.wake_ms = NEVER
-        """Lower bound of every deadline."""
+        """No deadline is earlier than this."""
         self._topics_seen: TopicView | None = None
-        """The topics that `metadata_hash` was last worked out for."""
+        """The topics for which `metadata_hash` was last computed."""
         self._sessions: dict[str, int] = {}
-        """Deadline by member id."""
+        """The session deadline, by member id."""
         self._revocations: dict[str, tuple[int, int]] = {}
-        """Deadline and epoch of members that have to give up partitions."""
+        """Deadline and member epoch of members that have to give up partitions, by member id."""
         self._rejoins: dict[str, int] = {}
-        """Deadline of members of the classic protocol that were told to join again."""
+        """The deadline of classic members that were told to join again, by member id."""
         self._syncs: dict[str, int] = {}
-        """Deadline of those that have joined and are to ask for their assignment."""
+        """The deadline of classic members that have joined and have not sent their SyncGroup, by member id."""
         self._topics_resolved: TopicView | None = None
-        """The topics that the patterns were last held against."""
+        """The topics with which the patterns were last matched."""
         self._resolved_ms: int | None = None
-        """When that was asked for last; monotonic, unlike what the log says. None: not since the group was loaded."""
+        """When the patterns were last handed out for matching, monotonic (the log has wall clock times).
+
+        None: not since the group was loaded."""
         self._target_ms: int | None = None
-        """When the target was made, likewise."""
+        """When the target assignment was made, monotonic. None: not since the group was loaded."""
         self._to_resolve: frozenset[str] | None = None
         self._is_resolving = False
         self._answers: list[tuple[Token, BeatAnswer | JoinAnswer]] = []
@@ -119,38 +124,41 @@ class ConsumerGroup(ConsumerGroupState):
         return answers
 
     def take_stores(self) -> list[StoreChanges]:
-        """What has to be written since the last call, in this order."""
+        """The changes to be written since the last call, in this order."""
         stores, self._stores = self._stores, []
         return stores
 
     def take_patterns(self) -> frozenset[str] | None:
-        """Patterns whose topics are to be found and handed to `resolved`; None when there is nothing to do."""
+        """The patterns that the caller is to match with the topics, and hand to `resolved`; None: nothing to do."""
         patterns, self._to_resolve = self._to_resolve, None
         return patterns
 
     def appended(self, store: StoreChanges) -> None:
-        """The log has the changes, though perhaps not yet for good."""
+        """Apply the changes of `store`: the log has them, though they may not be durable yet."""
         if not store.is_done:
             store.is_done = True
             self.is_new, self._first_changes = False, []
             self.apply(store.changes)
 
     def stored(self, store: StoreChanges, error: ErrorCode, now_ms: int) -> None:
-        """The log has made `store` durable, or could not."""
+        """Take note that the log has made `store` durable, or with `error` that it has not. Answers its request."""
         if error:
             store.is_done = True
-            self._topics_seen = None  # what was to follow from them has not happened
+            self._topics_seen = None  # the change that these topics caused is not in the log: compute it again
         else:
             self.appended(store)
         if store.token is not None and store.answer is not None:
             self._answers.append((store.token, store.answer.failed(error) if error else store.answer))
 
     def committed(self, member_id: str, now_ms: int) -> None:
-        """A commit is no heartbeat here."""
+        """Do nothing: in this protocol a commit does not count as a heartbeat."""
 
     # --- heartbeats --------------------------------------------------------------------------------------
     def beat(self, token: Token, beat: Beat, topics: TopicView, now_ms: int, wall_ms: int) -> None:
-        """A member joins, lives, or leaves. Raises ProtocolError when it may not; nothing has changed then."""
+        """A ConsumerGroupHeartbeat: a member joins, stays or leaves.
+
+        Raises ProtocolError, with nothing changed, if it is refused.
+        """
         if beat.member_epoch in (LEAVING_EPOCH, LEAVING_STATIC_EPOCH):
             self._leave(token, beat, topics)
             return
@@ -178,7 +186,10 @@ class ConsumerGroup(ConsumerGroupState):
         now_ms: int,
         wall_ms: int,
     ) -> ConsumerMember:
-        """Works out all that follows from a member being `updated`: epoch, target, and how far it gets itself."""
+        """Compute all changes that follow from `member` becoming `updated`: group epoch, target, its own next step.
+
+        Returns the member after that step. `owned`: the partitions that the member says it has; None: it did not say.
+        """
         names_changed = updated.subscription.topics != member.subscription.topics
         if updated.subscription != member.subscription:
             step.changes.append(SubscriptionChange(updated.member_id, updated.subscription))
@@ -190,7 +201,7 @@ class ConsumerGroup(ConsumerGroupState):
         return self._reconciled(updated, target_epoch, target, owned, topics, step, now_ms, changed)
 
     def _finish(self, step: Step, token: Token, answer: BeatAnswer | JoinAnswer) -> None:
-        """Answers once what has been worked out is stored; at once where that is nothing."""
+        """Answer once the changes of `step` are stored, or at once if there are none."""
         step.changes[:0] = self._first_changes
         if step.changes:
             self._stores.append(StoreChanges(step.changes, token, answer))
@@ -198,7 +209,7 @@ class ConsumerGroup(ConsumerGroupState):
             self._answers.append((token, answer))
 
     def _changes_nothing(self, member: ConsumerMember, beat: Beat, topics: TopicView, now_ms: int) -> bool:
-        """The common case: a member that is where it should be says that it lives."""
+        """Whether the heartbeat changes nothing, the common case: the member is up to date and says nothing new."""
         return (
             beat.member_epoch == self.epoch == self.target_epoch
             and member.current.is_reconciled_to(self.target_epoch)
@@ -213,7 +224,10 @@ class ConsumerGroup(ConsumerGroupState):
         return BeatAnswer(ErrorCode.NONE, None, member.member_id, member.current.member_epoch, interval_ms, assignment)
 
     def _member_of(self, beat: Beat, step: Step) -> ConsumerMember:
-        """The member before this heartbeat: known, new, or one that takes over from a static one."""
+        """The member before this heartbeat: a known one, a new one, or one that replaces a static member.
+
+        Raises ProtocolError if the heartbeat is refused.
+        """
         joins, member = beat.member_epoch == JOINING_EPOCH, self.members.get(beat.member_id)
         if member is None and len(self.members) >= self.limits.max_size:
             raise ProtocolError(
@@ -274,7 +288,7 @@ class ConsumerGroup(ConsumerGroupState):
         epoch, known = beat.member_epoch, member.current
         if epoch in (JOINING_EPOCH, known.member_epoch):
             return
-        # The answer with the newer epoch may have been lost.
+        # The answer that had the newer epoch may have been lost.
         if epoch == known.previous_epoch and epoch < known.member_epoch and is_within(beat.owned, known.assigned):
             return
         kind = "greater" if epoch > known.member_epoch else "smaller"
@@ -305,7 +319,7 @@ class ConsumerGroup(ConsumerGroupState):
     def _change_regex(
         self, member: ConsumerMember, updated: ConsumerMember, step: Step, now_ms: int, topics: TopicView
     ) -> tuple[bool, bool]:
-        """Whether the member has another pattern now, and whether its topics are known already."""
+        """Whether the member's pattern has changed, and whether the topics of the new pattern are known already."""
         old, new = member.subscription.regex or "", updated.subscription.regex or ""
         counts = self.pattern_counts()
         if not (old or new or counts):
@@ -331,7 +345,7 @@ class ConsumerGroup(ConsumerGroupState):
         return old != new, is_resolved
 
     def _is_refresh_due(self, patterns: Collection[str], topics: TopicView, now_ms: int) -> bool:
-        """Whether the topics of the patterns have to be looked for: some are not known, or there may be others."""
+        """Whether the patterns have to be matched with the topics: some never were, or the topics may have changed."""
         if self._is_resolving or not patterns:
             return False
         if self._resolved_ms is None or not self.regexes:
@@ -344,7 +358,7 @@ class ConsumerGroup(ConsumerGroupState):
         )
 
     def resolved(self, found: Mapping[str, ResolvedRegex] | None, topics: TopicView) -> None:
-        """The topics of patterns that `take_patterns` gave; None: they could not be found."""
+        """Take the topics that the patterns of `take_patterns` match; None: matching has failed."""
         self._is_resolving = False
         self._topics_resolved = topics
         if found is None or self.is_dead:
@@ -379,7 +393,7 @@ class ConsumerGroup(ConsumerGroupState):
     def _target(
         self, updated: ConsumerMember, topics: TopicView, step: Step, now_ms: int, wall_ms: int
     ) -> tuple[int, Assignment]:
-        """The epoch of the target assignment, and this member's part of it; made anew where the group has changed."""
+        """The epoch of the target assignment, and the member's part of it. Makes a new one if the group has changed."""
         is_soon = self._target_ms is not None and now_ms < self._target_ms + self.limits.assignment_interval_ms
         if step.group_epoch <= self.target_epoch or is_soon:
             return self.target_epoch, self.last_target(updated)
@@ -446,7 +460,7 @@ class ConsumerGroup(ConsumerGroupState):
             assert member is not None
         answer = BeatAnswer(ErrorCode.NONE, None, beat.member_id, beat.member_epoch)
         if beat.instance_id is not None and beat.member_epoch == LEAVING_STATIC_EPOCH:
-            # Whoever comes back may commit for what it keeps, whatever epoch it joins in.
+            # Epoch 0: the member that comes back may commit for the partitions it keeps, whatever epoch it joins in.
             kept = {topic_id: dict.fromkeys(of, 0) for topic_id, of in member.current.assigned.items()}
             away = member.current._replace(member_epoch=LEAVING_STATIC_EPOCH, assigned=kept, revoking=NO_PARTITIONS)
             self._stores.append(StoreChanges([CurrentChange(member.member_id, away)], token, answer))
@@ -454,7 +468,7 @@ class ConsumerGroup(ConsumerGroupState):
             self._stores.append(StoreChanges(self._without([member], topics), token, answer))
 
     def _without(self, leaving: list[ConsumerMember], topics: TopicView | None) -> list[Change]:
-        """The group without these members, in its next epoch."""
+        """The changes that remove these members and start the group's next epoch."""
         changes: list[Change] = []
         counts = dict(self.subscriptions_wanted)
         for member in leaving:
@@ -481,13 +495,13 @@ class ConsumerGroup(ConsumerGroupState):
         return deadline_ms
 
     def _expect(self, member: ConsumerMember, now_ms: int) -> None:
-        """The member was heard of now: it has its session timeout from here on."""
+        """Restart the member's session timeout: it has been heard of now."""
         classic = member.subscription.classic
         timeout_ms = self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         self._sessions[member.member_id] = self._due(now_ms + timeout_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Puts out who was not heard of or did not give up its partitions in time, and sets `wake_ms` anew."""
+        """Remove members whose deadline has passed (session, revocation, rejoin, sync), and set `wake_ms` anew."""
         if self.is_dead:
             return
         late = {member_id for member_id, due_ms in self._sessions.items() if due_ms <= now_ms}
@@ -509,7 +523,7 @@ class ConsumerGroup(ConsumerGroupState):
         self.wake_ms = min([NEVER, *due, *self._sessions.values(), *self._rejoins.values(), *self._syncs.values()])
 
     def start(self, now_ms: int) -> None:
-        """The group was read from the log and is served from now on: members have their timeouts to be heard of."""
+        """Start the members' timeouts: the group was read from the log and is served from now on."""
         for member_id, member in self.members.items():
             self._expect(member, now_ms)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and member.subscription.classic is None:
@@ -517,14 +531,17 @@ class ConsumerGroup(ConsumerGroupState):
                 self._revocations[member_id] = (due_ms, member.current.member_epoch)
 
     def end(self, error: ErrorCode) -> None:
-        """The group is Dead: deleted, or served by another coordinator. Nobody waits but for the log."""
+        """Make the group Dead: it is deleted, or another coordinator serves it.
+
+        Only requests whose changes are being stored still wait; `stored` answers them.
+        """
         self.is_dead = True
         self._stores = []
         self.wake_ms = NEVER
 
 
 def _says_no_more(beat: Beat, subscription: Subscription) -> bool:
-    """Whether a heartbeat tells nothing of the member but what is known."""
+    """Whether a heartbeat says nothing new about the member's subscription."""
     return (
         (beat.instance_id is None or beat.instance_id == subscription.instance_id)
         and beat.topics is None

@@ -1,4 +1,4 @@
-"""What a group of the consumer protocol (KIP-848) is told, what it answers, and what it keeps of one member."""
+"""Requests, answers, members and changes of a group of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kbroker.rules.group_member import JoinAnswer, Token
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 LEAVING_STATIC_EPOCH = -2
-"""A static member goes and will be back: nobody gets its partitions before its session ends."""
+"""A static member leaves and will come back: its partitions stay reserved until its session ends."""
 UNCHANGED = -1
-"""A rebalance timeout that the request does not tell."""
+"""The rebalance timeout in a request that does not change it."""
 
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
 Claimed: TypeAlias = Mapping[bytes, Collection[int]]
-"""What a member says that it has: any numbers, so they are looked up, and no table is made of them."""
+"""The partitions that a member says it has, by topic id. The numbers may be anything, so no set is made of them."""
 EpochsByPartition: TypeAlias = Mapping[bytes, Mapping[int, int]]
 """Partitions by topic id, each with the epoch it was assigned in (KIP-1251)."""
 
@@ -28,27 +28,27 @@ NO_PARTITIONS: Mapping[bytes, Mapping[int, int]] = {}
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to the target assignment. On disk. Do not renumber."""
+    """How far a member is on its way to its target assignment. On disk. Do not renumber."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has to give up partitions and has not said yet that it has."""
+    """The member has to give up partitions and has not confirmed yet that it has."""
     UNRELEASED_PARTITIONS = 2
-    """Partitions that it is to have are still with others."""
+    """The member waits for partitions that other members still have."""
     UNKNOWN = 127
-    """Written by a broker that knows more states."""
+    """The record has a state of a later release."""
 
 
 class ClassicMetadata(NamedTuple):
-    """What is kept of a member that speaks the classic protocol in a group of the newer one."""
+    """Additional data of a member that uses the classic protocol in a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata, the preferred one first."""
+    """(name, metadata) of each protocol, the preferred one first."""
 
 
 class Subscription(NamedTuple):
-    """Who a member is and what it wants."""
+    """A member's identity and the topics it is subscribed to."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -57,14 +57,14 @@ class Subscription(NamedTuple):
     topics: tuple[str, ...] = ()
     """Sorted, each once."""
     regex: str | None = ""
-    """Empty: none."""
+    """The pattern of topic names; empty: none."""
     rebalance_timeout_ms: int = UNCHANGED
     assignor: str | None = None
     classic: ClassicMetadata | None = None
 
 
 class Current(NamedTuple):
-    """Where a member stands."""
+    """A member's epoch, and the partitions that it has and is giving up."""
 
     member_epoch: int = JOINING_EPOCH
     previous_epoch: int = -1
@@ -73,17 +73,17 @@ class Current(NamedTuple):
     revoking: EpochsByPartition = NO_PARTITIONS
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether there is nothing left to do for the target assignment of `epoch`."""
+        """Whether the member has reached the target assignment of `epoch`."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
     def holds(self, topic_id: bytes, partition_id: int) -> int | None:
-        """The epoch that the partition was assigned in; None when it is not this member's."""
+        """The epoch in which the partition was assigned; None if the member does not have it."""
         epoch = self.assigned.get(topic_id, {}).get(partition_id)
         return self.revoking.get(topic_id, {}).get(partition_id) if epoch is None else epoch
 
 
 class ConsumerMember(NamedTuple):
-    """One member, as a value: a change makes another one."""
+    """One member, as an immutable value: a change makes a new one."""
 
     member_id: str
     subscription: Subscription = Subscription()
@@ -95,12 +95,12 @@ class ResolvedRegex(NamedTuple):
 
     topics: frozenset[str] = frozenset()
     version: int = 0
-    """Grows with each resolution of the group."""
+    """Grows each time that the group's patterns are matched with the topics."""
     timestamp_ms: int = 0
 
 
 class Beat(NamedTuple):
-    """A ConsumerGroupHeartbeat. None: as it was at the last heartbeat."""
+    """A ConsumerGroupHeartbeat. A field that is None, or UNCHANGED, has not changed since the last heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -117,7 +117,7 @@ class Beat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it tells everything, as the first one does and the first after an error."""
+        """Whether the heartbeat has all fields, like the first one of a member and the first one after an error."""
         return (
             self.rebalance_timeout_ms != UNCHANGED
             and (self.topics is not None or self.regex is not None)
@@ -126,7 +126,7 @@ class Beat(NamedTuple):
 
 
 class BeatAnswer(NamedTuple):
-    """The answer to a ConsumerGroupHeartbeat. `assignment` None: as before."""
+    """The answer to a ConsumerGroupHeartbeat. `assignment` None: not changed."""
 
     error: ErrorCode
     message: str | None = None
@@ -136,61 +136,61 @@ class BeatAnswer(NamedTuple):
     assignment: EpochsByPartition | None = None
 
     def failed(self, error: ErrorCode) -> BeatAnswer:
-        """The answer when what it says could not be stored."""
+        """The answer in place of this one when the changes could not be stored."""
         return BeatAnswer(error)
 
 
-# --- changes: each is one record, and applying them all in their order makes the group ---------------------
+# --- changes: each is one record; applied in their order they make the group -------------------------------
 class SubscriptionChange(NamedTuple):
-    """A member is new or another; None: it is no more."""
+    """A member has joined or changed its subscription; None: the member is removed."""
 
     member_id: str
     subscription: Subscription | None
 
 
 class CurrentChange(NamedTuple):
-    """A member has got on; None: it is no more."""
+    """A member's epoch or partitions have changed; None: the member is removed."""
 
     member_id: str
     current: Current | None
 
 
 class TargetChange(NamedTuple):
-    """What a member is to have; None: it is no more."""
+    """A member's target assignment; None: the member is removed."""
 
     member_id: str
     assignment: Assignment | None
 
 
 class TargetEpochChange(NamedTuple):
-    """The epoch that the targets are of; None: the group is no more."""
+    """The epoch of the target assignment; None: the group is removed."""
 
     epoch: int | None
     timestamp_ms: int = 0
 
 
 class EpochChange(NamedTuple):
-    """The group's epoch; None: the group is no more."""
+    """The group's epoch; None: the group is removed."""
 
     epoch: int | None
     metadata_hash: int = 0
 
 
 class RegexChange(NamedTuple):
-    """The topics of a pattern; None: nobody is subscribed to it any more."""
+    """The topics that a pattern matches; None: no member is subscribed to it any more."""
 
     regex: str
     resolved: ResolvedRegex | None
 
 
 class PartitionMetadataChange(NamedTuple):
-    """What 3.9 and 4.0 wrote where `EpochChange` now has a hash; all that is done with it is to delete it."""
+    """A record that Kafka 3.9 and 4.0 wrote in place of the hash in `EpochChange`. It is only ever deleted."""
 
     is_there: bool
 
 
 class ClassicGroupGone(NamedTuple):
-    """The record of the classic group that this group was is to be deleted."""
+    """Deletes the record of the classic group that this group was before."""
 
 
 Change: TypeAlias = (
@@ -206,7 +206,10 @@ Change: TypeAlias = (
 
 
 class StoreChanges:
-    """Changes to be written as one batch. They are made once the log has them, and answered once that is safe."""
+    """Changes to be written as one batch.
+
+    They are applied once the log has them. Their request is answered once they are durable.
+    """
 
     __slots__ = ("answer", "changes", "is_done", "token")
 
@@ -217,16 +220,16 @@ class StoreChanges:
         self.token = token
         self.answer = answer
         self.is_done = False
-        """The changes are made, or never will be."""
+        """Whether the changes are applied, or never will be."""
 
 
 class TopicView(Protocol):
-    """The cluster's topics at one moment. Another moment is another object."""
+    """The cluster's topics at one moment. When they change there is a new object."""
 
     def find(self, name: str) -> tuple[bytes, int] | None:
-        """Id and number of partitions."""
+        """The topic's id and number of partitions; None if it does not exist."""
         ...
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic that exists."""
+        """The topic's name; None if it does not exist."""
         ...

@@ -1,4 +1,4 @@
-"""What is known of one group of the consumer protocol (KIP-848), made of the changes that are in the log."""
+"""The state of one group of the consumer protocol (KIP-848), made by applying the changes that are in the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbroker.rules.group_state import GroupState
 
 FIRST_EPOCH = 1
 MEMBER_EPOCHS_FROM = 9
-"""The version of OffsetCommit from which on it tells a member epoch."""
+"""The first version of OffsetCommit that has a member epoch."""
 
 
 class ConsumerLimits(NamedTuple):
@@ -39,14 +39,14 @@ class ConsumerLimits(NamedTuple):
     heartbeat_interval_ms: int = 5_000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = (uniform_assignor.NAME, range_assignor.NAME)
-    """The first one is taken where no member asks for another."""
+    """The assignors that members may ask for. The first is the default."""
     assignment_interval_ms: int = 0
-    """The least time between two target assignments."""
+    """The least time between two new target assignments."""
     regex_refresh_interval_ms: int = 600_000
 
 
 class ConsumerGroupState:
-    """Members, epochs and assignments. Not thread-safe; nothing but `apply` changes it."""
+    """Members, epochs and assignments of a group. Only `apply` changes them. Not thread-safe."""
 
     def __init__(self, group_id: str, limits: ConsumerLimits):
         self.group_id = group_id
@@ -62,21 +62,21 @@ class ConsumerGroupState:
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
         self.has_epoch_record = False
-        """The log has a record of this group."""
+        """Whether the log has the record of the group's epoch."""
         self.is_new = True
-        """Nothing of it is in the log yet."""
+        """Whether the log has no record of this group yet."""
         self.is_dead = False
         self.owners: dict[bytes, dict[int, str]] = {}
-        """Whose a partition is, also one that it is still to give up."""
+        """The member that has a partition, or still has to give it up: member id by topic id and partition."""
         self.subscriptions_wanted: dict[tuple[tuple[str, ...], str], int] = {}
-        """How many members want which topics by name and by pattern."""
+        """How many members have a subscription, by its (topic names, pattern)."""
         self.classic_count = 0
-        """How many members speak the classic protocol."""
+        """How many members use the classic protocol."""
 
     # --- questions ---------------------------------------------------------------------------------------
     @property
     def state(self) -> GroupState:
-        """Where the group stands."""
+        """The group's state, as Kafka names it."""
         if self.is_dead:
             return GroupState.DEAD
         if not self.members:
@@ -89,7 +89,7 @@ class ConsumerGroupState:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; the first of the broker's where nobody asks."""
+        """The assignor that most members ask for; the broker's default if no member asks for one."""
         return self.assignor_of(self.members.values())
 
     def assignor_of(self, members: Iterable[ConsumerMember]) -> str:
@@ -108,7 +108,7 @@ class ConsumerGroupState:
         return partition_id in self.owners.get(topic_id, NO_PARTITIONS)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member wants the topic, by name or by pattern."""
+        """Whether a member is subscribed to the topic, by name or by pattern."""
         return topic in subscribed_topics(self.subscriptions_wanted, self.regexes)
 
     def pattern_counts(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class ConsumerGroupState:
     def topic_ids(
         self, subscription: Subscription, topics: TopicView, counts: dict[bytes, int] | None = None
     ) -> frozenset[bytes]:
-        """The topics that exist among those that are wanted; their partitions are counted in `counts`."""
+        """The ids of the subscribed topics that exist. Adds their numbers of partitions to `counts`, by id."""
         names: Iterable[str] = subscription.topics
         if subscription.regex:
             names = subscribed_topics([wanted_by(subscription)], self.regexes)
@@ -140,7 +140,7 @@ class ConsumerGroupState:
         return frozenset(found)
 
     def last_target(self, member: ConsumerMember) -> Assignment:
-        """What the member was to have; whoever takes over from a static member has that one's."""
+        """The member's target assignment until now. A member that replaces a static one has the target of that one."""
         target = self.targets.get(member.member_id)
         if target is None:
             previous_id = self.static_members.get(member.subscription.instance_id or "")
@@ -151,11 +151,14 @@ class ConsumerGroupState:
     def check_commit(
         self, epoch: int, member_id: str, instance_id: str | None, transactional: bool = False, version: int = 9
     ) -> ErrorCode:
-        """Whether whoever this is may commit offsets now; `check_partitions` then says which."""
+        """NONE if the member may commit offsets now, else why not.
+
+        With an epoch older than the member's, `check_partition` then decides for each partition.
+        """
         if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if epoch < 0 and not self.members:
-            return ErrorCode.NONE  # an administrator, or a consumer that assigns partitions to itself
+            return ErrorCode.NONE  # from an administrator, or a consumer that assigns partitions to itself
         if transactional and epoch == -1 and not member_id and instance_id is None:
             return ErrorCode.NONE
         member = self.members.get(member_id)
@@ -166,8 +169,10 @@ class ConsumerGroupState:
         return self._epoch_error(member) if epoch > member.current.member_epoch else ErrorCode.NONE
 
     def check_partition(self, epoch: int, member_id: str, topic_id: bytes, partition_id: int) -> ErrorCode:
-        """Whether a member that `check_commit` has let pass may commit for this partition: one with an old epoch may
-        for what it has had since then (KIP-1251)."""
+        """NONE if a member that has passed `check_commit` may commit for this partition, else why not.
+
+        A member with an old epoch may commit for partitions that it has had since that epoch or before (KIP-1251).
+        """
         member = self.members.get(member_id)
         if member is None or epoch == member.current.member_epoch:
             return ErrorCode.NONE
@@ -175,7 +180,7 @@ class ConsumerGroupState:
         return self._epoch_error(member) if assigned_in is None or epoch < assigned_in else ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether whoever this is may ask for offsets."""
+        """NONE if the member may fetch offsets, else why not. A request without member id and epoch always may."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.members.get(member_id or "")
@@ -191,7 +196,7 @@ class ConsumerGroupState:
 
     # --- changes -----------------------------------------------------------------------------------------
     def apply(self, changes: Iterable[Change]) -> None:
-        """Makes changes that are in the log."""
+        """Apply changes that are in the log."""
         for change in changes:
             match change:
                 case SubscriptionChange():
@@ -268,15 +273,15 @@ class ConsumerGroupState:
             self.targets[change.member_id] = change.assignment
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """The group as its newest records describe it, in whatever order they come."""
+        """Make the group from the changes in its newest records, in any order."""
         self.is_new = False
         order = {SubscriptionChange: 0, CurrentChange: 1}
         self.apply(sorted(changes, key=lambda change: order.get(type(change), 2)))
-        # What is left of a member whose own record is gone counts for nothing.
+        # Targets of members whose own record is gone are left-overs.
         self.targets = {member_id: of for member_id, of in self.targets.items() if member_id in self.members}
 
     def tombstones(self) -> list[Change]:
-        """What removes every record of the group."""
+        """The changes that delete every record of the group."""
         changes: list[Change] = [CurrentChange(member_id, None) for member_id in self.members]
         changes += [TargetChange(member_id, None) for member_id in self.members]
         changes.append(TargetEpochChange(None))
@@ -309,8 +314,11 @@ def tombstones_of(member_id: str) -> Iterator[Change]:
 
 
 def metadata_hash_of(names: Iterable[str], topics: TopicView) -> int:
-    """Changes whenever one of the topics comes, goes, or gets partitions; 0 without any. Not Kafka's function."""
-    from hashlib import blake2b  # which loads OpenSSL: not for a broker without such groups
+    """A hash that changes when one of the topics is created, deleted or gets partitions; 0 if none of them exists.
+
+    It is not Kafka's function.
+    """
+    from hashlib import blake2b  # imported here: it loads OpenSSL, which a broker without such groups need not
 
     digest, found_any = blake2b(digest_size=8), False
     for name in sorted(names):

@@ -1,8 +1,8 @@
 """The classic consumer group protocol of one group, as a state machine (KIP-62, 345, 394, 559, 800, 814).
 
-Values in, effects out: no clock, no thread, no log. Every call is told the time (`now_ms`, monotonic). Answers to
-requests that were given with a token come out of `take_answers`; what has to be made durable comes out of
-`take_stores` and is reported back with `stored`. `wake_ms` says when `advance` has something to do at the earliest.
+Values in, effects out: no clock, no thread, no log. Every call gets the time (`now_ms`, monotonic). A request comes
+with a token; its answer comes out of `take_answers` with that token. State to be made durable comes out of
+`take_stores`; the caller reports the outcome with `stored`. `advance` has nothing to do before `wake_ms`.
 
     Empty --join--> PreparingRebalance --all joined, or timeout--> CompletingRebalance --leader's sync stored--> Stable
       ^                  |      ^------------- join, leave, expiry -----------|-------------------------------------|
@@ -32,14 +32,14 @@ from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.pending_ids import PendingIds
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long the JoinGroup of somebody new may wait: it does not know its id yet, so it cannot heartbeat."""
+"""How long the JoinGroup of a new member may wait: it does not know its id yet, so it cannot heartbeat."""
 
 NOBODY_JOINED_RETRY_MS = 1000
-"""The least wait until a rebalance that nobody has joined is looked at again, whatever timeout members asked for."""
+"""The least wait before a rebalance that no member has joined is tried again, however short the members' timeouts."""
 
 
 class Group:
-    """Members and generations of one group. Not thread-safe; the caller holds one lock over a call and its effects."""
+    """The state machine of one group. Not thread-safe; the caller holds one lock over a call and its effects."""
 
     def __init__(self, group_id: str, max_size: int = 2**31 - 1, initial_rebalance_delay_ms: int = 0):
         self.group_id = group_id
@@ -52,14 +52,14 @@ class Group:
         self._members = GroupMembers()
         self.pending_members = PendingIds()
         self.wake_ms = NEVER
-        """Lower bound of every deadline."""
+        """No deadline is earlier than this."""
         self._awaiting_join = 0
         self._unsynced: set[str] = set()
         """Members of this generation that have not sent their SyncGroup yet."""
         self._sync_deadline_ms = NEVER
         self._join_deadline_ms = NEVER
         self._initial_delay_left_ms: int | None = None
-        """While the first rebalance of an empty group is being delayed: what the delay may still be prolonged by."""
+        """During the delay of an empty group's first rebalance: by how much the delay may still grow. Else None."""
         self._newcomer_during_delay = False
         self._answers: list[tuple[Token, JoinAnswer | SyncAnswer]] = []
         self._stores: list[Store] = []
@@ -71,14 +71,14 @@ class Group:
         return answers
 
     def take_stores(self) -> list[Store]:
-        """What has to be made durable since the last call, in this order."""
+        """The states to be made durable since the last call, in this order."""
         stores, self._stores = self._stores, []
         return stores
 
     # --- questions ---------------------------------------------------------------------------------------
     @property
     def is_consumer_group(self) -> bool:
-        """Whether the members' metadata is that of the consumer protocol."""
+        """Whether the members are consumers, so that their metadata has the consumers' format."""
         return self.protocol_type == "consumer"
 
     def metadata_of(self, member: Member) -> bytes:
@@ -87,7 +87,7 @@ class Group:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """By member id, in the order of their coming."""
+        """The members by id, in the order in which they joined."""
         return self._members.by_id
 
     @property
@@ -97,17 +97,17 @@ class Group:
 
     @property
     def leader(self) -> str | None:
-        """Member id of who assigns; None without members."""
+        """The id of the member that makes the assignment; None without members."""
         return self._members.leader
 
     def check_commit(
         self, generation: int, member_id: str, instance_id: str | None, transactional: bool = False
     ) -> ErrorCode:
-        """Whether whoever this is may commit offsets now."""
+        """NONE if the member may commit offsets now, else why not."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
-            return ErrorCode.NONE  # an administrator, or a consumer that assigns partitions to itself
+            return ErrorCode.NONE  # from an administrator, or a consumer that assigns partitions to itself
         if generation >= 0 or member_id or instance_id is not None:
             error = self._members.check(member_id, instance_id)
             if error:
@@ -122,7 +122,7 @@ class Group:
 
     # --- joining -----------------------------------------------------------------------------------------
     def join(self, token: Token, joining: Joining, unique: str, now_ms: int) -> None:
-        """Somebody wants to be in the next generation. `unique` is the end of a new member's id."""
+        """A JoinGroup. `unique` becomes the end of the id of a new member."""
         if self.state is GroupState.DEAD:
             self._refuse_join(token, joining.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -142,7 +142,7 @@ class Group:
             return True
         member = self.members.get(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
-            # Whoever joins again first stays: so a group that is over a lowered limit sheds its slowest members.
+            # Members that join again first stay, so a group above a lowered limit loses its slowest members.
             return (member is not None and member.join_token is not None) or self._awaiting_join < self.max_size
         return member is not None or len(self.members) < self.max_size
 
@@ -166,7 +166,7 @@ class Group:
 
     def _join_known(self, token: Token, joining: Joining, now_ms: int) -> None:
         if joining.member_id in self.pending_members:
-            if joining.instance_id is not None:  # ids are given away to dynamic members only
+            if joining.instance_id is not None:  # only dynamic members are given ids
                 self._refuse_join(token, joining.member_id, ErrorCode.UNKNOWN_SERVER_ERROR)
             else:
                 self._add(token, joining, joining.member_id, now_ms)
@@ -179,12 +179,12 @@ class Group:
         unchanged = member.supports_exactly(joining.protocols)
         is_leader = self.leader == member.member_id
         if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            # It has not heard the answer to its last join, so it hears it again.
+            # The member has not got the answer to its last JoinGroup, so it gets the answer again.
             self._answers.append((token, self._generation_answer(member, with_members=is_leader)))
         elif self.state is GroupState.STABLE and unchanged and not is_leader:
             self._answers.append((token, self._generation_answer(member)))
         else:
-            # A leader that joins a stable group asks for a new assignment: it sees what members' metadata does not say.
+            # A leader that joins a stable group wants a new assignment: it sees changes that are not in the metadata.
             self._update(member, joining, token)
             self._maybe_prepare_rebalance(now_ms)
 
@@ -225,7 +225,7 @@ class Group:
         if member.join_token is None:
             self._awaiting_join += 1
         else:
-            # The same member asks twice: only the newer request can be answered with the generation.
+            # The member has sent two JoinGroups: only the newer one can be answered with the generation.
             self._refuse_join(member.join_token, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
         member.join_token = token
         self._members.update(member, joining.protocols, joining.rebalance_timeout_ms, joining.session_timeout_ms)
@@ -241,7 +241,7 @@ class Group:
         self._update(member, joining, token)
         self._expect(member, now_ms)
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may have been told the old id already, so its assignment would not reach the new one.
+            # The leader may already know the old id, so its assignment would not reach the new one.
             self._prepare_rebalance(now_ms)
         elif self.state is GroupState.STABLE:
             if self._members.vote() == self.protocol_name:
@@ -254,7 +254,7 @@ class Group:
                 self._prepare_rebalance(now_ms)
 
     def _rename(self, member: Member, member_id: str) -> None:
-        """Gives `member` a new id and fences whoever still waits under the old one."""
+        """Give `member` a new id, and fence requests that still wait under the old one."""
         old_id = member.member_id
         self._answer_join(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
@@ -266,7 +266,7 @@ class Group:
     def _replacement_stored(self, store: StoreReplacement, error: ErrorCode, now_ms: int) -> None:
         member = self.members.get(store.member_id)
         if member is None or member.join_token is None or self.state is not GroupState.STABLE:
-            return  # gone, answered, or joined in a rebalance meanwhile
+            return  # the member has left, has been answered, or takes part in a rebalance meanwhile
         if error:
             token, member.join_token = member.join_token, None
             self._awaiting_join -= 1
@@ -281,8 +281,8 @@ class Group:
             answer = self._generation_answer(member, with_members=is_leader)
             self._answer_join(member, answer._replace(skip_assignment=is_leader))
         else:
-            # Before v9 the returning leader is told the old leader's id, so that it does not assign: nobody would
-            # hear of its assignment.
+            # Before v9 a returning leader is told the old leader's id, so that it makes no assignment: no member would
+            # get it.
             self._answer_join(member, self._generation_answer(member)._replace(leader=store.replaced_leader))
         self._expect(member, now_ms)
 
@@ -292,7 +292,7 @@ class Group:
             self._prepare_rebalance(now_ms)
 
     def rebalance(self, now_ms: int) -> None:
-        """Everybody has to join again."""
+        """Begin a rebalance: all members have to join again."""
         self._maybe_prepare_rebalance(now_ms)
 
     def _prepare_rebalance(self, now_ms: int) -> None:
@@ -325,7 +325,7 @@ class Group:
     def _end_of_join_wait(self, now_ms: int) -> None:
         left_ms = self._initial_delay_left_ms
         if left_ms and self._newcomer_during_delay:
-            # Members are still arriving: the first generation waits on, up to the rebalance timeout.
+            # New members still arrive: the first generation waits longer, up to the rebalance timeout.
             self._newcomer_during_delay = False
             delay_ms = min(self.initial_rebalance_delay_ms, left_ms)
             self._initial_delay_left_ms = max(left_ms - delay_ms, 0)
@@ -335,9 +335,9 @@ class Group:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Begins the next generation with those who have joined."""
+        """Begin the next generation with the members that have joined."""
         if self._awaiting_join != len(self.members):
-            # Static members stay until their session ends: they come back under the same instance id.
+            # Static members stay until their session ends: they may come back under the same instance id.
             late = [m for m in self.members.values() if m.join_token is None and m.instance_id is None]
             for member in late:
                 self._remove(member.member_id)
@@ -375,7 +375,7 @@ class Group:
         assignments: Mapping[str, bytes],
         now_ms: int,
     ) -> None:
-        """A member asks for its assignment; the leader's request brings everybody's."""
+        """A SyncGroup: a member asks for its assignment; the leader brings the assignments of all."""
         error = self._check_sync(generation, member_id, instance_id, protocol_type, protocol_name)
         if error:
             self._answers.append((token, SyncAnswer(error)))
@@ -417,7 +417,7 @@ class Group:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
 
     def _set_assignments(self, assignments: Mapping[str, bytes], error: ErrorCode, now_ms: int) -> None:
-        """Gives everybody its assignment (nothing when there is an error) and answers those who wait for it."""
+        """Set all members' assignments and answer the SyncGroups that wait: with the assignment, or with `error`."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_token is not None:
@@ -425,7 +425,7 @@ class Group:
                 self._expect(member, now_ms)
 
     def stored(self, store: Store, error: ErrorCode, now_ms: int) -> None:
-        """The log has made `store` durable, or could not."""
+        """Take note that the log has made `store` durable, or with `error` that it has not."""
         if isinstance(store, StoreReplacement):
             self._replacement_stored(store, error, now_ms)
         elif (
@@ -442,7 +442,7 @@ class Group:
 
     # --- living and leaving ------------------------------------------------------------------------------
     def heartbeat(self, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-        """A member says that it lives; REBALANCE_IN_PROGRESS tells it to join again."""
+        """A Heartbeat: a member says that it is alive. REBALANCE_IN_PROGRESS tells it to join again."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._members.check(member_id, instance_id)
@@ -456,13 +456,13 @@ class Group:
         return ErrorCode.NONE
 
     def committed(self, member_id: str, now_ms: int) -> None:
-        """A commit of a member counts as a heartbeat."""
+        """Take note of a member's commit, which counts as a heartbeat."""
         member = self.members.get(member_id)
         if member is not None:
             self._expect(member, now_ms)
 
     def leave(self, leaving: Iterable[Leaving], now_ms: int) -> list[ErrorCode]:
-        """Members leave, or an administrator removes them; one result each."""
+        """A LeaveGroup: members leave, or an administrator removes them. Returns one error for each."""
         return [self._leave(member_id, instance_id, now_ms) for member_id, instance_id in leaving]
 
     def _leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
@@ -483,7 +483,7 @@ class Group:
         return ErrorCode.NONE
 
     def forget_pending(self, member_id: str, now_ms: int) -> None:
-        """An id that was given away is not waited for any longer; whoever comes back with it has to ask anew."""
+        """Stop waiting for a client to join with an id that it was given; if it still does, it has to get a new id."""
         if self.pending_members.discard(member_id):
             self._maybe_complete_join(now_ms)
 
@@ -498,7 +498,7 @@ class Group:
         member = self.members.get(member_id)
         if member is None:
             return
-        # Somebody new may have waited too long; told that it is unknown, it joins again if it is still there.
+        # A new member may have waited too long. UNKNOWN_MEMBER_ID makes it join again if it is still alive.
         self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
         self._members.remove(member)
@@ -521,14 +521,14 @@ class Group:
         return deadline_ms
 
     def _expect(self, member: Member, now_ms: int) -> None:
-        """The member was heard of now: it has its session timeout from here on."""
+        """Restart the member's session timeout: it has been heard of now."""
         deadline_ms = now_ms + member.session_timeout_ms
         member.deadline_ms = deadline_ms
         if deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 
     def advance(self, now_ms: int) -> None:
-        """Does what has become due, and sets `wake_ms` anew."""
+        """Do everything that is due, and set `wake_ms` anew."""
         if self.state is GroupState.DEAD:
             return
         if self._join_deadline_ms <= now_ms and self.state is GroupState.PREPARING_REBALANCE:
@@ -541,9 +541,9 @@ class Group:
             self._maybe_complete_join(now_ms)
         for member in [m for m in self.members.values() if m.deadline_ms is not None and m.deadline_ms <= now_ms]:
             if member.deadline_ms is None or member.deadline_ms > now_ms or member.member_id not in self.members:
-                continue  # what an earlier one of this loop set off has answered or removed it
+                continue  # answered or removed because of an earlier member in this loop
             if not member.is_new and (member.join_token is not None or member.sync_token is not None):
-                member.deadline_ms = None  # it waits for us; it is expected again once it is answered
+                member.deadline_ms = None  # it waits for our answer; its session timeout restarts with the answer
             else:
                 self._remove_and_rebalance(member, now_ms)
         self.wake_ms = min(
@@ -571,7 +571,7 @@ class Group:
         max_size: int = 2**31 - 1,
         initial_rebalance_delay_ms: int = 0,
     ) -> Group:
-        """The group as its newest record describes it: Stable, or Empty without members."""
+        """Make the group from its newest record: Stable, or Empty without members."""
         group = cls(group_id, max_size, initial_rebalance_delay_ms)
         group.protocol_type = protocol_type or None
         group.protocol_name = protocol_name
@@ -585,14 +585,17 @@ class Group:
         return group
 
     def start(self, now_ms: int) -> None:
-        """The restored group is served from now on: its members have their session timeout to be heard of."""
+        """Start the members' session timeouts: the restored group is served from now on.
+
+        If it has more members than `max_size`, a rebalance begins.
+        """
         if len(self.members) > self.max_size:
             self._prepare_rebalance(now_ms)
         for member in self.members.values():
             self._expect(member, now_ms)
 
     def end(self, error: ErrorCode) -> None:
-        """The group is Dead: deleted, or served by another coordinator. Whoever waits hears `error`."""
+        """Make the group Dead: it is deleted, or another coordinator serves it. Waiting requests get `error`."""
         self.state = GroupState.DEAD
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(error, member.member_id))

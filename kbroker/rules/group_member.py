@@ -1,4 +1,4 @@
-"""What a group's state machine is told, what it answers, and what it keeps of one member."""
+"""Requests, answers, stores and members of the state machine of a classic group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kbroker.errors import ErrorCode
 NO_GENERATION = -1
 
 Token: TypeAlias = object
-"""What the caller gave with a request that is answered later; the state machine only hands it back."""
+"""Given by the caller with a request; the state machine only hands it back with the answer."""
 
 
 class Joining(NamedTuple):
-    """A JoinGroup as the state machine sees it. `member_id` is empty for somebody new."""
+    """A JoinGroup. `member_id` is empty for a new member."""
 
     member_id: str
     instance_id: str | None
@@ -26,13 +26,13 @@ class Joining(NamedTuple):
     protocols: Mapping[str, bytes]
     """Metadata by protocol name, the preferred one first."""
     known_member_id_required: bool = True
-    """KIP-394, JoinGroup v4+: somebody new is given an id and has to come back with it."""
+    """JoinGroup v4 and later: a new member is given an id and has to join again with it (KIP-394)."""
     can_skip_assignment: bool = True
-    """KIP-814, JoinGroup v9+: a returning static leader may be told that it is the leader without assigning again."""
+    """JoinGroup v9 and later: a static leader that comes back may be told to lead but not to assign (KIP-814)."""
 
 
 class GenerationMember(NamedTuple):
-    """A member as the leader of the generation is told of it."""
+    """A member in the JoinGroup answer to the leader of the generation."""
 
     member_id: str
     instance_id: str | None
@@ -40,7 +40,7 @@ class GenerationMember(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a JoinGroup. `members` is empty for everybody but the leader."""
+    """The answer to a JoinGroup. Only the leader gets `members`; for others it is empty."""
 
     error: ErrorCode
     member_id: str
@@ -52,7 +52,7 @@ class JoinAnswer(NamedTuple):
     members: tuple[GenerationMember, ...] = ()
 
     def failed(self, error: ErrorCode) -> JoinAnswer:
-        """The answer when what it says could not be stored."""
+        """The answer in place of this one when the changes could not be stored."""
         return JoinAnswer(error, self.member_id)
 
 
@@ -66,27 +66,27 @@ class SyncAnswer(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """One member of a LeaveGroup. An administrator names it by `instance_id` alone."""
+    """One member in a LeaveGroup. An administrator may name a static member by `instance_id` alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class StoreAssignment(NamedTuple):
-    """To be made durable before anybody hears of it: what the leader assigned in this generation."""
+    """The leader's assignment of this generation, to be made durable before any member gets it."""
 
     generation: int
     assignments: dict[str, bytes]
 
 
 class StoreEmpty(NamedTuple):
-    """To be made durable: the group has no member any more."""
+    """The group has no members any more; to be made durable."""
 
     generation: int
 
 
 class StoreReplacement(NamedTuple):
-    """To be made durable before the join is answered: a static member has come back under a new id (KIP-345)."""
+    """A static member has come back under a new id (KIP-345); to be made durable before its JoinGroup is answered."""
 
     generation: int
     instance_id: str
@@ -97,14 +97,14 @@ class StoreReplacement(NamedTuple):
     rebalance_timeout_ms: int
     session_timeout_ms: int
     can_skip_assignment: bool
-    """`replaced_...` and the three above this one are what the member was before, for the way back."""
+    """`replaced_...` and the three fields above this one are the values before, to be restored after an error."""
 
 
 Store: TypeAlias = StoreAssignment | StoreEmpty | StoreReplacement
 
 
 class Member:
-    """One member. Owned by its group; nothing else changes it."""
+    """One member of a group. Only its group changes it."""
 
     __slots__ = (
         "assignment",
@@ -145,13 +145,13 @@ class Member:
         self.sync_token: Token | None = None
         """A SyncGroup that waits for the leader's assignment."""
         self.is_new = False
-        """Has never been told its generation, so it cannot heartbeat yet."""
+        """Whether the member has never been told its generation; it cannot heartbeat yet."""
         self.deadline_ms: int | None = None
-        """When it is taken for dead unless it is heard of; None while a request of its own is waiting."""
+        """When the member is removed unless it is heard of before; None while one of its requests waits."""
 
     @classmethod
     def of(cls, member_id: str, joining: Joining) -> Member:
-        """Somebody new, as he joins."""
+        """A new member with the values of its JoinGroup."""
         member = cls(
             member_id,
             joining.instance_id,
@@ -165,5 +165,5 @@ class Member:
         return member
 
     def supports_exactly(self, protocols: Mapping[str, bytes]) -> bool:
-        """Whether `protocols` are the ones that it has, in the same order of preference."""
+        """Whether `protocols` equal the member's protocols, in the same order of preference."""
         return self.protocols == protocols and list(self.protocols) == list(protocols)

@@ -1,4 +1,4 @@
-"""Who is in a group, who leads it, and which protocols they have in common."""
+"""The members of a classic group, their leader, and the protocols that they have in common."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from kbroker.rules.group_member import Member
 
 
 class GroupMembers:
-    """The members of one group in the order of their coming. Not thread-safe."""
+    """The members of one group, in the order in which they joined. Not thread-safe."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """Member id by instance id (KIP-345)."""
         self.leader: str | None = None
-        """Member id of who assigns; somebody whenever there is anybody."""
+        """The id of the member that makes the assignment; None only without members."""
         self._supporters: dict[str, int] = {}
-        """How many members support a protocol."""
+        """How many members support a protocol, by its name."""
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """FENCED_INSTANCE_ID where somebody newer has the instance id, UNKNOWN_MEMBER_ID, or NONE."""
+        """NONE if the member is in the group.
+
+        FENCED_INSTANCE_ID if another member has the instance id now, UNKNOWN_MEMBER_ID if there is no such member.
+        """
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:
@@ -31,7 +34,7 @@ class GroupMembers:
         return ErrorCode.NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     def add(self, member: Member) -> None:
-        """Somebody new; the first one leads."""
+        """Add a new member; the first one becomes the leader."""
         self.by_id[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
@@ -40,7 +43,7 @@ class GroupMembers:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        """Somebody goes; if it led, the one who has been there longest does."""
+        """Remove a member. If it was the leader, the member that has been in the group longest becomes the leader."""
         del self.by_id[member.member_id]
         self._count(member, -1)
         if member.instance_id is not None:
@@ -49,7 +52,7 @@ class GroupMembers:
             self.leader = next(iter(self.by_id), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member goes on under another id, as the last who came."""
+        """Give a static member another id; it moves to the end of the order."""
         assert member.instance_id is not None
         del self.by_id[member.member_id]
         if self.leader == member.member_id:
@@ -59,7 +62,7 @@ class GroupMembers:
         self.static[member.instance_id] = member_id
 
     def elect_joined_leader(self) -> bool:
-        """Makes somebody who has joined the leader, the present one if it can be; false when nobody has."""
+        """Make a member that has joined the rebalance the leader, the present leader if it has. False if none has."""
         if self.leader is not None and self.by_id[self.leader].join_token is not None:
             return True
         joined = next((m for m in self.by_id.values() if m.join_token is not None), None)
@@ -70,14 +73,14 @@ class GroupMembers:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that anybody asks for."""
+        """The longest rebalance timeout of all members, in ms; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
     # --- protocols ---------------------------------------------------------------------------------------
     def update(
         self, member: Member, protocols: Mapping[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        """The member joins again, with these."""
+        """Change a member's protocols and timeouts to those of its new JoinGroup."""
         if member.protocols.keys() == protocols.keys():
             member.protocols = protocols
         else:
@@ -96,12 +99,12 @@ class GroupMembers:
                 del self._supporters[name]
 
     def all_support_one_of(self, protocols: Mapping[str, bytes]) -> bool:
-        """Whether there is a protocol among these that every member has."""
+        """Whether every member supports one and the same of these protocols."""
         count = len(self.by_id)
         return any(self._supporters.get(name, 0) == count for name in protocols)
 
     def vote(self) -> str:
-        """The protocol that most members prefer among those that all support; the first voted for where votes tie."""
+        """The protocol that most members prefer among those that all support. In a tie, the one voted for first."""
         count = len(self.by_id)
         candidates = {name for name, supporters in self._supporters.items() if supporters == count}
         votes: dict[str, int] = {}

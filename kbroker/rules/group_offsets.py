@@ -1,9 +1,9 @@
 """The offsets that one group has committed: values in, values out.
 
-A commit is pending from the call that hands it to the log until the log has made it durable; what a consumer reads
-back is durable. Offsets of a transaction are kept apart until its marker says how it ended (KIP-98). What counts is the
-order of the log, as a replay sees it: a marker ends what stands before it, whenever that has become durable, and a
-removal takes what a transaction has written before it along.
+A commit is staged from its append until the log has made it durable; consumers read back only durable offsets. Offsets
+of a transaction are kept apart until its marker says how it has ended (KIP-98). The order of records in the log
+decides, as in a replay, and not the order in which they become durable. A marker ends the offsets that its transaction
+has written before it. A removal also removes the offsets that open transactions have written before it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ NO_EXPIRY = -1
 
 
 class CommittedOffset(NamedTuple):
-    """One committed offset. `record_offset` is the base offset of its record's batch: the newer one wins."""
+    """One committed offset. `record_offset` is the base offset of its record's batch; the greater one wins."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY
-    """Set by OffsetCommit v2-v4 with a retention time only."""
+    """Set only by OffsetCommit v2 to v4 with a retention time."""
     record_offset: int = -1
 
 
 @dataclass(eq=False, slots=True)
 class StagedOffsets:
-    """Offsets on their way into the log."""
+    """Offsets that are being appended to the log and are not durable yet."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
-    """Without those that were removed meanwhile."""
+    """The offsets, without those that were removed meanwhile."""
     producer_id: int | None
-    """Whose transaction they belong to, if to any."""
+    """The producer to whose transaction they belong; None: to no transaction."""
     markers: list[tuple[int, bool]] = field(default_factory=list)
-    """(offset, commit) of the producer's markers that came meanwhile; each ends what stands before it."""
+    """(offset, commit) of the producer's markers that came meanwhile; each ends the offsets before it in the log."""
 
 
 class GroupOffsets:
@@ -52,15 +52,15 @@ class GroupOffsets:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a commit or a transaction is on its way."""
+        """Whether a commit is staged or a transaction is open."""
         return bool(self.transactions or self._staged)
 
     def has_transaction(self, producer_id: int) -> bool:
-        """Whether a marker of the producer would end something."""
+        """Whether the producer has offsets here that its marker would end."""
         return producer_id in self.transactions or any(one.producer_id == producer_id for one in self._staged)
 
     def copy(self) -> GroupOffsets:
-        """What is known now, for a reader who takes his time."""
+        """A copy of the present state, to be read without the lock."""
         copied = GroupOffsets()
         copied.committed = dict(self.committed)
         copied.transactions = {producer_id: dict(offsets) for producer_id, offsets in self.transactions.items()}
@@ -69,13 +69,13 @@ class GroupOffsets:
 
     # --- commits -----------------------------------------------------------------------------------------
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None = None) -> StagedOffsets:
-        """`offsets`, which stay as they are, are on their way into the log; `finish` or `fail` comes for them."""
+        """Stage offsets that are being appended. `offsets` must not change. Followed by `finish` or `fail`."""
         staged = StagedOffsets(offsets, producer_id)
         self._staged.append(staged)
         return staged
 
     def finish(self, staged: StagedOffsets, record_offset: int) -> None:
-        """They are durable, in the batch at `record_offset`."""
+        """Take note that staged offsets are durable, in the batch at `record_offset`."""
         self._staged.remove(staged)
         commit = next((commit for marker, commit in staged.markers if record_offset < marker), None)
         for partition, committed in staged.offsets.items():
@@ -86,27 +86,27 @@ class GroupOffsets:
                 self.put_transactional(staged.producer_id, partition, written)
 
     def fail(self, staged: StagedOffsets) -> None:
-        """They did not get into the log."""
+        """Drop staged offsets: they did not get into the log."""
         self._staged.remove(staged)
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """Takes `committed` unless a newer record has been taken already."""
+        """Set the committed offset, unless there is one with a newer record."""
         known = self.committed.get(partition)
         if known is None or known.record_offset <= committed.record_offset:
             self.committed[partition] = committed
 
     # --- transactions ------------------------------------------------------------------------------------
     def put_transactional(self, producer_id: int, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """An offset of a transaction that is still open, unless it has written a newer one."""
+        """Set an offset of an open transaction, unless that transaction has one with a newer record."""
         offsets = self.transactions.setdefault(producer_id, {})
         known = offsets.get(partition)
         if known is None or known.record_offset <= committed.record_offset:
             offsets[partition] = committed
 
     def end_transaction(self, producer_id: int, commit: bool, marker_offset: int) -> None:
-        """What the producer's transaction has written before `marker_offset` counts, or is forgotten.
+        """Commit or drop the offsets that the producer's transaction has written before `marker_offset`.
 
-        Told before the producer's next transaction writes to a partition that it has written to, too.
+        To be called before the producer's next transaction writes to a partition that this one has written to.
         """
         for staged in self._staged:
             if staged.producer_id == producer_id:
@@ -121,21 +121,21 @@ class GroupOffsets:
             self.transactions[producer_id] = left
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether a commit for `partition` is on its way: who asked for stable offsets has to wait (KIP-447)."""
+        """Whether a commit for `partition` is staged or in an open transaction: stable reads have to wait (KIP-447)."""
         return any(partition in staged.offsets for staged in self._staged) or any(
             partition in offsets for offsets in self.transactions.values()
         )
 
     # --- removal -----------------------------------------------------------------------------------------
     def known(self) -> set[TopicPartition]:
-        """The partitions that the log may hold something about."""
+        """The partitions for which the log may have records."""
         found = {*self.committed}
         for offsets in (*self.transactions.values(), *(staged.offsets for staged in self._staged)):
             found.update(offsets)
         return found
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets all about `partitions`. A transaction stays open until its marker, if only with nothing in it."""
+        """Remove all offsets of `partitions`. An open transaction stays open until its marker, even without offsets."""
         gone = frozenset(partitions)
         for partition in gone:
             self.committed.pop(partition, None)
@@ -151,10 +151,10 @@ class GroupOffsets:
         empty_since_ms: int | None,
         is_subscribed: Callable[[str], bool] | None = None,
     ) -> list[TopicPartition]:
-        """The partitions whose offsets are due to be removed (KIP-211); removes nothing. All times are wall clock.
+        """The partitions whose offsets have expired (KIP-211); removes nothing. All times are wall clock time.
 
-        `empty_since_ms`: the group has had no member since then; None: count from each commit.
-        `is_subscribed`: topics for which a member may ask again are spared.
+        `empty_since_ms`: since when the group has no members; None: retention counts from each commit.
+        `is_subscribed`: offsets of topics for which it is true do not expire.
         """
 
         def is_due(committed: CommittedOffset) -> bool:

@@ -1,15 +1,15 @@
-"""Where a group stands, of either protocol."""
+"""The states of groups, of both protocols."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 NEVER = 1 << 62
-"""A deadline that does not come."""
+"""A deadline that never comes."""
 
 
 class GroupState(StrEnum):
-    """Where a group stands, by the names that DescribeGroups gives."""
+    """The state of a group, by the name in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -17,5 +17,5 @@ class GroupState(StrEnum):
     STABLE = "Stable"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
-    """These two are of the newer protocol only (`consumer_group.py`)."""
+    """Assigning and Reconciling exist only in the consumer protocol (`consumer_group.py`)."""
     DEAD = "Dead"

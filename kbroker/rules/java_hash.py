@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, which decides the partition of a group or a transactional id."""
+"""Java's `String.hashCode`, from which the partition of a group or a transactional id is computed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import lru_cache
 
 LONGEST_REMEMBERED = 100
 MOST_REMEMBERED = 4096
-"""Names of groups and transactional ids, which come again with every request."""
+"""How many hashes are kept: the same group and transactional ids come with every request."""
 
 
 def java_string_hash(text: str) -> int:
-    """`abs(text.hashCode())`, and 0 for the one hash whose absolute value does not fit."""
+    """Return `abs(text.hashCode())` as in Java, but 0 for -2**31, whose absolute value does not fit into an int."""
     return _remembered(text) if len(text) <= LONGEST_REMEMBERED else _computed(text)
 
 

@@ -1,8 +1,9 @@
-"""Members that speak the classic protocol in a group of the newer one (KIP-848), on its way from one to the other.
+"""A consumer group (KIP-848) that also has members of the classic protocol, while it changes from one to the other.
 
-Such a member joins, syncs and heartbeats as ever; what it is to have is decided as for the others. JoinGroup takes it
-one step further and tells its epoch as the generation, SyncGroup tells what it has, Heartbeat whether to join again:
-because the group has got on, because it has to give up partitions, or because those that it waits for are free.
+A classic member joins, syncs and heartbeats as in a classic group; its target assignment is made like that of the other
+members. JoinGroup takes the member one step further, and answers its epoch as the generation. SyncGroup answers the
+partitions that the member has. Heartbeat answers whether to join again: because the group has a newer epoch, because
+the member has to give up partitions, or because partitions that it waits for are free.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Token
 
 
 class Wanted(NamedTuple):
-    """What the metadata of a joining member says."""
+    """The subscription in the metadata of a joining member."""
 
     topics: tuple[str, ...]
     """Sorted, each once."""
@@ -43,7 +44,10 @@ class MixedGroup(ConsumerGroup):
     def join(
         self, token: Token, joining: Joining, wanted: Wanted, unique: str, topics: TopicView, now_ms: int, wall_ms: int
     ) -> None:
-        """JoinGroup. Answered when what it changes is stored. Raises ProtocolError; nothing has changed then."""
+        """A JoinGroup of a classic member. Answered when its changes are stored.
+
+        Raises ProtocolError, with nothing changed, if it is refused.
+        """
         member_id = joining.member_id or unique
         is_unknown = not joining.member_id
         if member_id not in self.members and len(self.members) >= self.limits.max_size:
@@ -99,7 +103,7 @@ class MixedGroup(ConsumerGroup):
     # --- questions ---------------------------------------------------------------------------------------
     @property
     def is_all_classic(self) -> bool:
-        """Whether there are members, and none that speaks the newer protocol."""
+        """Whether the group has members, and all of them use the classic protocol."""
         return 0 < self.classic_count == len(self.members)
 
     def _classic_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
@@ -126,7 +130,7 @@ class MixedGroup(ConsumerGroup):
         protocol_name: str | None,
         now_ms: int,
     ) -> ConsumerMember:
-        """SyncGroup: the member, with what it has. Raises ProtocolError."""
+        """A SyncGroup of a classic member. Returns the member; raises ProtocolError if the request is refused."""
         member = self._classic_member(member_id, instance_id)
         if generation != member.current.member_epoch:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
@@ -143,7 +147,7 @@ class MixedGroup(ConsumerGroup):
         return member
 
     def heartbeat(self, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-        """Heartbeat; REBALANCE_IN_PROGRESS tells the member to join again."""
+        """A Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
         try:
             member = self._classic_member(member_id, instance_id)
         except ProtocolError as error:
@@ -172,7 +176,7 @@ class MixedGroup(ConsumerGroup):
 
     # --- leaving -----------------------------------------------------------------------------------------
     def leave(self, leaving: Iterable[Leaving], now_ms: int) -> list[ErrorCode]:
-        """LeaveGroup, also of members of the newer protocol that an administrator removes; one result each."""
+        """A LeaveGroup: classic members leave, or an administrator removes members. Returns one error for each."""
         gone: dict[str, ConsumerMember] = {}
         errors = []
         for member_id, instance_id in leaving:

@@ -1,4 +1,4 @@
-"""Which known name somebody has probably meant."""
+"""Finds the known name that a misspelt name probably means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CUTOFF = 0.6
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`; None if no one is. Letters' case is of no importance."""
+    """The known name that is most like `name`, without regard to case; None if none is like it."""
     import difflib
 
     by_lower = {each.lower(): each for each in known}

@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions. Pure: where to begin is an argument."""
+"""Places the replicas of new partitions on brokers. A pure function: the random start is an argument."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ def place_replicas(
     shift: int,
     first_partition_id: int = 0,
 ) -> list[tuple[int, ...]]:
-    """Replicas of each new partition, its preferred leader first.
+    """The broker ids of each new partition's replicas, the preferred leader first.
 
-    `racks` are the brokers and their racks; replicas are spread over racks if all brokers have one. Leaders go round
-    the brokers from `first_index` on; the distance of the followers grows with each round, beginning at `shift`, so
-    that a broker's followers are not all on its neighbour. Both numbers are for the caller to draw.
+    `racks` has the rack of each broker id; replicas are spread over racks if all brokers have one. The leaders of
+    successive partitions are successive brokers, from `first_index` on. The distance from leader to followers begins at
+    `shift` and grows with each round, so that the followers of a broker's partitions are not all on its neighbour. The
+    caller draws both numbers at random.
     """
     assert 0 < replication_factor <= len(racks), (replication_factor, len(racks))
     names = {broker_id: rack for broker_id, rack in racks.items() if rack is not None}
@@ -30,7 +31,7 @@ def place_replicas(
         candidates = list(_followers(ring, leader_index, shift + partition_id // len(ring)))
         replicas = [ring[leader_index]]
         used = {rack_of[replicas[0]]}
-        # A new rack for each replica while there is one; then whoever comes next.
+        # Each replica gets a new rack while there is one, then the next broker of any rack.
         for fresh_only in (True, False):
             for candidate in candidates:
                 if len(replicas) == replication_factor:
@@ -43,14 +44,14 @@ def place_replicas(
 
 
 def _followers(ring: Sequence[int], leader_index: int, rounds: int) -> Iterator[int]:
-    """Every other broker once, beginning 1 to n-1 places behind the leader."""
+    """Every other broker once, beginning 1 to n-1 places behind the leader, by `rounds`."""
     others = len(ring) - 1
     for each in range(others):
         yield ring[(leader_index + 1 + (rounds + each) % others) % len(ring)]
 
 
 def _by_turns(racks: Mapping[int, str]) -> list[int]:
-    """Brokers in an order in which neighbours are in different racks as far as that goes."""
+    """The brokers in an order in which neighbours are in different racks as far as possible."""
     members: dict[str, list[int]] = {}
     for broker_id in sorted(racks):
         members.setdefault(racks[broker_id], []).append(broker_id)

@@ -1,7 +1,8 @@
-"""The assignor `range` (KIP-848): of every topic each subscriber has as many partitions as every other.
+"""The assignor `range` (KIP-848): shares the partitions of each topic evenly among its subscribers.
 
-Of topics with as many partitions and the same subscribers it has the same ones, so that such topics can be joined.
-Members keep what they can.
+The numbers of partitions that two subscribers of a topic get differ by at most one. A member gets the same partition
+numbers of all topics that have equal partition counts and the same subscribers, so that such topics can be joined.
+Members keep the partitions they have where possible.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ NAME = "range"
 
 def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
     """See `consumer_assignment.Assignor`."""
-    # Static members come first, by the names that they keep over a restart, so that they keep their ranges too.
+    # Static members come first, by their instance ids: these survive a restart, so the members keep their ranges.
     ordered = sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or "", m))
     subscribers: dict[bytes, list[str]] = {}
     for member_id in ordered:
@@ -32,7 +33,7 @@ def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
 
 
 def _ranges(count: int, subscribers: tuple[str, ...], topics: list[bytes], members: Members) -> dict[str, set[int]]:
-    """Who has which partitions of each of `topics`."""
+    """The partitions of each subscriber, which are the same in each of `topics`."""
     quota, extra = divmod(count, len(subscribers))
     had = {member_id: _had(member_id, topics, members, count) for member_id in subscribers}
     free = set(range(count))
@@ -57,7 +58,7 @@ def _ranges(count: int, subscribers: tuple[str, ...], topics: list[bytes], membe
 
 
 def _had(member_id: str, topics: list[bytes], members: Members, count: int) -> set[int]:
-    """What the member had of the first of the topics that it had any of."""
+    """The partitions that the member had until now, in the first of `topics` in which it had any."""
     assigned = members[member_id].assigned
     for topic_id in topics:
         if assigned.get(topic_id):

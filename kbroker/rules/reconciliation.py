@@ -1,11 +1,11 @@
-"""How one member of a consumer group gets from what it has to what it is to have (KIP-848).
+"""Takes one member of a consumer group from its current partitions to its target assignment (KIP-848).
 
     STABLE ----------- has to give up partitions ----------> UNREVOKED_PARTITIONS --.  (stays in its epoch until it says
-      ^  ^-------------- all that it is to have is free ------------|               '-- that they are given up)
+      ^  ^---------- all partitions of its target are free ---------|               '-- that they are given up)
       |                                                             v
-      '--------------- the last one has become free ------ UNRELEASED_PARTITIONS         (in the new epoch already)
+      '------------ the last partition is free now ------- UNRELEASED_PARTITIONS         (in the new epoch already)
 
-No partition is given to a member before its owner has said that it is given up, has left, or was put out.
+A member gets a partition only after its owner has confirmed that it is given up, has left, or was removed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kbroker.rules.consumer_group_member import (
 )
 
 IsOwned = Callable[[bytes, int], bool]
-"""Whether a partition is some member's, whatever state that one is in."""
+"""(topic id, partition) -> whether a member has the partition or still has to give it up."""
 
 
 class Reconciliation:
-    """One step of one member. `owned`: what the member says that it has; None: it did not say."""
+    """One step of one member. `owned` are the partitions that the member says it has; None: it did not say."""
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class Reconciliation:
         self._subscribed = subscribed
 
     def next(self, subscription_changed: bool) -> Current:
-        """Where the member stands now: `current` itself where it cannot get on.
+        """The member's state after this step; `current` itself if it cannot get further.
 
-        Raises FENCED_MEMBER_EPOCH for a member in a state that is not known, unless it has no partitions.
+        Raises ProtocolError (FENCED_MEMBER_EPOCH) if the member's state is not known, unless the member says that it
+        has no partitions.
         """
         current = self._current
         if current.state is MemberState.STABLE:
@@ -79,7 +80,7 @@ class Reconciliation:
         )
 
     def _without_unsubscribed(self) -> Current:
-        """Partitions of topics that the member is not subscribed to any more are to be given up."""
+        """The state in which the member gives up partitions of topics that it is not subscribed to any more."""
         current = self._current
         assigned = {topic_id: of for topic_id, of in current.assigned.items() if topic_id in self._subscribed}
         if len(assigned) == len(current.assigned):
@@ -134,7 +135,7 @@ class Reconciliation:
 
 
 def is_within(owned: Claimed | None, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
-    """Whether the member says what it has, and has nothing but what it was given."""
+    """Whether the member says which partitions it has, and all of them are in `assigned`."""
     if owned is None:
         return False
     return all(

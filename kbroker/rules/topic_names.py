@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""Checks the names of topics."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from kbroker.errors import ErrorCode
 
 MAX_LENGTH = 249
-"""With the longest partition number behind it, a directory's name still fits into 255 bytes."""
+"""With this length, the name of a partition's directory (topic, dash, partition number) fits into 255 bytes."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why `name` is no topic name, in Kafka's words; None if it is one."""
+    """Why `name` is not a valid topic name, in Kafka's words; None if it is valid."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -29,18 +29,18 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Names for one line of text: the first `most`, and how many more there are."""
+    """The first `most` names as one line of text, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def missing_topic_error(name: str) -> ErrorCode:
-    """What is answered about a topic that is not there."""
+    """The error code for a topic that does not exist: INVALID_TOPIC_EXCEPTION if its name is not valid."""
     return (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
 
 
 def collision_key(name: str) -> str:
-    """Names with equal keys cannot be told apart where '.' becomes '_', as in the names of metrics."""
+    """A key that is equal for names that collide where '.' becomes '_', as in the names of metrics."""
     return name.replace(".", "_")

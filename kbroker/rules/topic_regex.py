@@ -1,7 +1,7 @@
 """Patterns of topic names in the syntax of RE2 (KIP-848), matched by RE2 itself.
 
-There is no backtracking: what a name costs is its length times the size of the pattern's program at most, and RE2
-refuses a pattern whose program is too large for the memory that it may take.
+RE2 does not backtrack: matching a name costs at most its length times the size of the pattern's program. RE2 refuses a
+pattern whose program needs more memory than MAX_MEMORY.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from kbroker.errors import ErrorCode, ProtocolError
 
 MAX_PATTERN_LENGTH = 4096
 MAX_MEMORY = 1 << 20
-"""Bytes of one pattern: its program, and the states that matching remembers."""
+"""Bytes that one pattern may take, for its program and the states that matching caches."""
 
 
 class TopicRegex:
-    """A pattern that whole topic names are held against."""
+    """A pattern that has to match whole topic names."""
 
     def __init__(self, pattern: str):
-        """INVALID_REGULAR_EXPRESSION for what is none, or is too large."""
+        """Raises ProtocolError (INVALID_REGULAR_EXPRESSION) if the pattern is not valid or is too large."""
         import re2
 
         options = re2.Options()
@@ -35,10 +35,10 @@ class TopicRegex:
             re2.purge()  # the module would keep the last 128 patterns
 
     def matches(self, name: str) -> bool:
-        """Whether all of `name` matches."""
+        """Whether the pattern matches the whole `name`."""
         return self._compiled.fullmatch(name) is not None
 
 
 def check_regex(pattern: str) -> None:
-    """INVALID_REGULAR_EXPRESSION for what is no pattern, or is too large."""
+    """Raise ProtocolError (INVALID_REGULAR_EXPRESSION) if the pattern is not valid or is too large."""
     TopicRegex(pattern)

@@ -1,19 +1,20 @@
 """One transactional id, from its first InitProducerId to its expiry (KIP-98): values in, values out.
 
-A change has two halves. A method named after what is asked for says what the id is to become (`Transit`), or why not,
-and from then on the change is pending: whoever asks for another one hears CONCURRENT_TRANSACTIONS. When the record of
-the change is in the log `stored` makes it true, or `not_stored` forgets it.
+A change has two halves. A method named after the request returns the change (`Transit`), or an error. From then on the
+change is pending, and other requests get CONCURRENT_TRANSACTIONS. When the record of the change is in the log, `stored`
+applies it; if it could not be written, `not_stored` drops it.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...       Empty again: by InitProducerId
 
-Epochs (KIP-360, KIP-588): InitProducerId adds one, so that whoever used the id before is fenced. A producer that names
-its own id and epoch gets the next one only if nobody else has; the epoch before is kept, so that it may ask again.
+Epochs (KIP-360, KIP-588): InitProducerId adds one to the producer's epoch, which fences the producer that used the id
+before. A producer that names its own id and epoch gets the next epoch only if no other producer has got it. The epoch
+before is kept, so that the producer may repeat its request.
 
-A client of transactions of version 2 (KIP-890) gets a new epoch with each end of a transaction (`end_with_bump`): what
-it sent in the transaction before cannot get into the next one. An abort that nobody has asked for (`fence`) does the
-same, whatever the client speaks. An id whose epochs are used up is replaced: by InitProducerId, or when a transaction
-is complete; the last epoch of all is in the markers of such a one only.
+A client of transactions of version 2 (KIP-890) gets a new epoch with each end of a transaction (`end_with_bump`), so
+that a late batch of one transaction cannot get into the next. An abort by the coordinator (`fence`) does the same for
+every client. When the epochs of a producer id are used up, it is replaced by a new one: by InitProducerId, or when a
+transaction is complete. The very last epoch is used only in the markers of such a transaction.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ NO_PRODUCER_EPOCH = -1
 NO_TIMESTAMP = -1
 MAX_PRODUCER_EPOCH = 2**15 - 1
 LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
-"""The last epoch that a client gets: the coordinator can fence it with one more."""
+"""The last epoch that a client gets. One more is left, with which the coordinator can fence it."""
 
 FIRST_VERSION, EPOCH_VERSION = 0, 2
-"""What a client speaks (Kafka: TransactionVersion). On disk. From the second on each transaction has its epoch."""
+"""The client's transaction version (Kafka: TransactionVersion). On disk. In EPOCH_VERSION each transaction has its own
+epoch."""
 
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
 class TransactionState(StrEnum):
-    """Where a transactional id stands, as Kafka's tools write it."""
+    """The state of a transactional id, by the name in Kafka's tools."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -47,9 +49,9 @@ class TransactionState(StrEnum):
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
-    """Expired: only ever the goal of a pending change, until its tombstone is in the log."""
+    """Expired. Only a pending change has this state, until its tombstone is in the log."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """Kafka's word for what comes before PrepareAbort when nobody has asked for it; both are one step here."""
+    """In Kafka the step before PrepareAbort when the coordinator aborts. Never used: here both are one step."""
 
 
 _COMPLETED = {
@@ -59,11 +61,11 @@ _COMPLETED = {
 _AT_REST = frozenset((TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 
 Expected: TypeAlias = tuple[int, int]
-"""Producer id and epoch that InitProducerId comes with."""
+"""The producer id and epoch in an InitProducerId request."""
 
 
 class Transit(NamedTuple):
-    """What a transactional id is to become."""
+    """The state of a transactional id after a change."""
 
     state: TransactionState
     producer_id: int
@@ -75,13 +77,13 @@ class Transit(NamedTuple):
     update_ms: int
     client_version: int = FIRST_VERSION
     next_producer_id: int = NO_PRODUCER_ID
-    """Of a transaction that ends, where epochs are used up: who the producer is when it is complete."""
+    """While a transaction ends whose producer id is used up: the producer id once it is complete."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """Whose record it was before."""
+    """The producer id before the change."""
 
 
 class Transaction:
-    """One transactional id. Not thread-safe. Times are the wall clock's, but for `open_since_ms`."""
+    """One transactional id. Not thread-safe. All times but `open_since_ms` are wall clock time."""
 
     __slots__ = (
         "client_version",
@@ -125,7 +127,7 @@ class Transaction:
         self.partitions = partitions
         self.start_ms = start_ms
         self.open_since_ms = NO_TIMESTAMP
-        """When the open transaction began, by the monotonic clock of whoever holds it (`begun`)."""
+        """When the open transaction began, by the caller's monotonic clock (`begun`)."""
         self.update_ms = now_ms
         self.next_producer_id = next_producer_id
         self.client_version = client_version
@@ -133,22 +135,22 @@ class Transaction:
 
     # --- InitProducerId ----------------------------------------------------------------------------------
     def needs_producer_id(self, expected: Expected | None) -> bool:
-        """Whether InitProducerId has to bring a new producer id: the epochs of this one are used up."""
+        """Whether `init_producer_id` needs a new producer id, because the epochs of this one are used up."""
         return self.is_used_up and (
             self.state is TransactionState.ONGOING or expected is None or expected[1] == self.producer_epoch
         )
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the next epoch is that of another producer id, which has to be brought."""
+        """Whether the epochs of the producer id are used up, so that the next change needs a new producer id."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH and self.pending is None and self.state not in _COMPLETED
 
     def init_producer_id(
         self, timeout_ms: int, expected: Expected | None, new_producer_id: int | None, now_ms: int
     ) -> Transit | ErrorCode:
-        """The next epoch, or `new_producer_id` with its first where `needs_producer_id` says so.
+        """The change to the next epoch, or to epoch 0 of `new_producer_id` if `needs_producer_id`; or an error.
 
-        Of an id with an open transaction: its abort, to PREPARE_ABORT; whoever wants the id has to ask again.
+        If a transaction is open, the change is its abort (PREPARE_ABORT), and the client has to repeat its request.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -167,7 +169,8 @@ class Transaction:
             if self.producer_epoch in (NO_PRODUCER_EPOCH, expected[1]):
                 last_epoch = self.producer_epoch
             elif expected[1] == self.last_producer_epoch:
-                # Asked again: the answer was lost. Had anybody else come meanwhile, the last epoch would be -1.
+                # The answer was lost and the request is repeated. If another producer had come meanwhile, the last
+                # epoch would be -1.
                 epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
             else:
                 return ErrorCode.PRODUCER_FENCED
@@ -177,9 +180,9 @@ class Transaction:
     def _was_given(self, expected: Expected) -> bool:
         producer_id, epoch = expected
         return (
-            self.producer_epoch == NO_PRODUCER_EPOCH  # known to nobody before: a producer that starts anew
+            self.producer_epoch == NO_PRODUCER_EPOCH  # the transactional id is new here: the producer starts anew
             or producer_id == self.producer_id
-            or (producer_id == self.last_producer_id and epoch >= LAST_CLIENT_EPOCH)  # it was replaced since
+            or (producer_id == self.last_producer_id and epoch >= LAST_CLIENT_EPOCH)  # its producer id was replaced
         )
 
     def _begin_empty(self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transit:
@@ -195,9 +198,10 @@ class Transaction:
         now_ms: int,
         client_version: int = FIRST_VERSION,
     ) -> Transit | ErrorCode:
-        """The transaction writes to `partitions` too, and begins if there is none. NONE: they are in it already.
+        """The change that adds `partitions` to the transaction, which begins if none is open; or an error.
 
-        A pending change comes before all else: it may be what gives the producer its next id and epoch.
+        Returns NONE if they are in it already. A pending change is checked first: it may be the one that gives the
+        producer its next id and epoch.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -215,9 +219,10 @@ class Transaction:
         return self._begin(ongoing._replace(client_version=client_version))
 
     def verify(self, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Whether it can be said which partitions the producer's transaction has (KIP-890).
+        """NONE if this producer's transaction is the one whose partitions are known here (KIP-890), else why not.
 
-        A pending change does not matter: what is being added is not there yet, and the append looks again.
+        A pending change does not matter: partitions that it adds are not in the transaction yet, and the append checks
+        again.
         """
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -226,7 +231,10 @@ class Transaction:
         return ErrorCode.CONCURRENT_TRANSACTIONS if self.state in _COMPLETED else ErrorCode.NONE
 
     def end(self, producer_id: int, producer_epoch: int, commit: bool, now_ms: int) -> Transit | ErrorCode:
-        """EndTxn of a client that keeps its epoch. NONE: it has ended that way."""
+        """The change that ends the transaction of a client that keeps its epoch; or an error.
+
+        Returns NONE if the transaction has ended that way already.
+        """
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if producer_epoch != self.producer_epoch:
@@ -244,10 +252,11 @@ class Transaction:
     def end_with_bump(
         self, producer_id: int, producer_epoch: int, commit: bool, new_producer_id: int | None, now_ms: int
     ) -> Transit | ErrorCode:
-        """EndTxn of a client that gets a new epoch (KIP-890). NONE: it has ended that way, and has its new epoch.
+        """The change that ends the transaction of a client that gets a new epoch (KIP-890); or an error.
 
-        `new_producer_id` where it `is_used_up`. An abort without a transaction is one too: it gives a new epoch to a
-        client that does not know whether anything of its transaction has arrived.
+        Returns NONE if the transaction has ended that way already and the client has its new epoch. `new_producer_id`
+        is needed if `is_used_up`. An abort is allowed without an open transaction: it gives a new epoch to a client
+        that does not know whether any batch of its transaction has arrived.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -272,16 +281,22 @@ class Transaction:
         return ErrorCode.INVALID_TXN_STATE if commit else self._bump(prepared, now_ms, new_producer_id, now_ms)
 
     def begun(self, now_ms: int, age_ms: int = 0) -> None:
-        """Its transaction has been open for `age_ms`; `now_ms` is monotonic: a wall clock that is set ages nothing."""
+        """Note that the transaction has been open for `age_ms` at `now_ms`.
+
+        `now_ms` is monotonic, so that setting the wall clock does not change the transaction's age.
+        """
         self.open_since_ms = now_ms - age_ms
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """Whether its transaction has been open for longer than its producer allowed; `now_ms` as of `begun`."""
+        """Whether the transaction has been open for longer than its timeout; `now_ms` is monotonic, as in `begun`."""
         is_open = self.state is TransactionState.ONGOING and self.pending is None
         return is_open and self.open_since_ms + self.timeout_ms < now_ms
 
     def fence(self, new_producer_id: int | None, now_ms: int) -> Transit:
-        """Aborts the open transaction, with an epoch that its producer does not have. Nothing is pending."""
+        """The change that aborts the open transaction with an epoch that its producer does not have.
+
+        A transaction must be open and no change pending. `new_producer_id` is needed if `is_used_up`.
+        """
         assert self.state is TransactionState.ONGOING, self.state
         return self._bump(TransactionState.PREPARE_ABORT, self.start_ms, new_producer_id, now_ms)
 
@@ -302,7 +317,10 @@ class Transaction:
         )
 
     def complete(self, now_ms: int) -> Transit:
-        """The markers are on their way: what it is when they are written. It is prepared, and nothing is pending."""
+        """The change once all markers are written. It is pending while they are being written.
+
+        The transaction must be prepared, and no change pending.
+        """
         completed = self._as(_COMPLETED[self.state], NO_PARTITIONS, self.start_ms, now_ms)
         if self.next_producer_id != NO_PRODUCER_ID:
             completed = completed._replace(
@@ -312,17 +330,17 @@ class Transaction:
 
     # --- expiry ------------------------------------------------------------------------------------------
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether nobody has used it for `expiration_ms`."""
+        """Whether the id has not been used for `expiration_ms`, and has no transaction."""
         return self.pending is None and self.state in _AT_REST and self.update_ms <= now_ms - expiration_ms
 
     def expire(self) -> Transit:
-        """Its tombstone is on its way."""
+        """The change that removes the id; its record is a tombstone."""
         return self._begin(self._as(TransactionState.DEAD, NO_PARTITIONS, self.start_ms, self.update_ms))
 
     # --- the second half ---------------------------------------------------------------------------------
     @property
     def is_prepared(self) -> bool:
-        """Whether it is decided how it ends, and markers have to say so."""
+        """Whether the end of the transaction is decided and its markers have to be written."""
         return self.state in _COMPLETED
 
     def _as(
@@ -338,7 +356,7 @@ class Transaction:
         return transit
 
     def stored(self, transit: Transit) -> None:
-        """The record of `transit` is in the log."""
+        """Apply `transit`: its record is in the log."""
         assert self.pending is transit, (self.transactional_id, self.pending, transit)
         self.pending = None
         self.last_producer_id = self.producer_id
@@ -354,7 +372,7 @@ class Transaction:
         self.update_ms = transit.update_ms
 
     def not_stored(self, transit: Transit) -> None:
-        """The record of `transit` could not be written."""
+        """Drop `transit`: its record could not be written."""
         assert self.pending is transit, (self.transactional_id, self.pending, transit)
         self.pending = None
 

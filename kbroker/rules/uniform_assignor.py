@@ -1,7 +1,7 @@
-"""The assignor `uniform` (KIP-848): everybody has as many partitions as everybody else, and keeps what it can.
+"""The assignor `uniform` (KIP-848): gives all members equal numbers of partitions, and lets them keep what they can.
 
-Where all members are subscribed to the same topics, no two of them differ by more than one partition, and nothing moves
-that need not. Where they are not, no single move would make it more even.
+If all members are subscribed to the same topics, their numbers of partitions differ by at most one, and no partition
+moves without need. If not, the result is such that no single move would make it more even.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _assign_same(members: Members, counts: PartitionCounts, topics: frozenset[by
     quota, extra = divmod(total, len(members)) if members else (0, 0)
     kept = {member_id: kept_of(spec, counts) for member_id, spec in members.items()}
     sizes = {member_id: sum(map(len, partitions.values())) for member_id, partitions in kept.items()}
-    # Whoever has more than the quota already is first to have one more than others.
+    # Members that already have more than the quota are the first to get one partition more than others.
     having_extra = [member_id for member_id, size in sizes.items() if size > quota][:extra]
     room = dict.fromkeys(members, quota)
     for member_id in having_extra:
@@ -56,14 +56,14 @@ def _assign_same(members: Members, counts: PartitionCounts, topics: frozenset[by
 
 
 def _shed(partitions: dict[bytes, set[int]], count: int) -> None:
-    """Takes `count` partitions away: the last ones of the topic that most are of."""
+    """Take `count` partitions away, each time the last one of the topic that has most partitions here."""
     while count > 0:
         most = max(partitions, key=lambda topic_id: len(partitions[topic_id]))
         partitions[most].remove(max(partitions[most]))
         count -= 1
 
 
-# --- they are not --------------------------------------------------------------------------------------------
+# --- members are subscribed to different topics --------------------------------------------------------------
 def _assign_different(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
     kept = {member_id: thawed(kept_of(spec, counts)) for member_id, spec in members.items()}
     sizes = {member_id: sum(map(len, partitions.values())) for member_id, partitions in kept.items()}
@@ -74,7 +74,7 @@ def _assign_different(members: Members, counts: PartitionCounts) -> dict[str, As
             subscribers.setdefault(topic_id, []).append(member_id)
         for topic_id, partitions in kept[member_id].items():
             owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
-    # Topics with the least choice come first, so that those with more can make up for them.
+    # Topics with the fewest subscribers come first: topics with more subscribers can then even out the sizes.
     topics = sorted(subscribers, key=lambda t: (len(subscribers[t]), -counts[t], t))
     for topic_id in topics:
         owned = owners.setdefault(topic_id, {})
@@ -95,9 +95,9 @@ def _assign_different(members: Members, counts: PartitionCounts) -> dict[str, As
 def _level(
     topic_id: bytes, subscribers: list[str], kept: dict[str, dict[bytes, set[int]]], sizes: dict[str, int]
 ) -> bool:
-    """Moves partitions of one topic from who has most to who has least until that makes nothing more even.
+    """Move partitions of one topic from the largest to the smallest member until no move makes sizes more even.
 
-    Each move makes the sum of the squares of all sizes smaller, so it ends. Whether there was any.
+    Returns whether there was a move. Each move lowers the sum of the squares of all sizes, so this ends.
     """
     least = [(sizes[member_id], number) for number, member_id in enumerate(subscribers)]
     most = [(-size, number) for size, number in least if kept[subscribers[number]].get(topic_id)]

@@ -1,4 +1,4 @@
-"""The running broker: acceptor, processors, request channel, handlers of each API, and what is told to operators.
+"""The running broker: acceptor, processors, request channel, one handler per API, metrics and health over HTTP.
 
-Read `broker.py` first: it builds, starts and stops every part. What a request meets is in `dispatch.py`.
+Read `broker.py` first: it builds, starts and stops every part. `dispatch.py` takes each request to its handler.
 """

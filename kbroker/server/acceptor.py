@@ -22,15 +22,15 @@ from kbroker.net.pacing import pace, stop_pacing
 logger = logging.getLogger(__name__)
 
 OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-PAUSE_S = 0.1  # when not even the reserve helps
+PAUSE_S = 0.1  # how long the acceptor waits when closing the reserve descriptor did not free one
 LOG_EVERY_S = 10.0
 ACCEPTED_AT_ONCE = 1024
-"""In one turn, of one listener: its queue is emptied, and other listeners wait for no longer than some 50 ms."""
+"""Most connections taken from one listener in one turn: its queue is emptied, and other listeners wait some 50 ms."""
 MANY_CONNECTIONS = 10_000
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections there may be, and their sockets' settings. Buffer sizes of -1 are the system's."""
+    """How many connections may be open, and the settings of their sockets. -1 leaves a buffer size to the system."""
 
     max_connections: Callable[[], int] = lambda: 2**31 - 1
     max_connections_per_ip: Callable[[str], int] = lambda host: 2**31 - 1
@@ -40,20 +40,23 @@ class ConnectionLimits(NamedTuple):
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as this process may have; one line when that is not enough for many connections."""
+    """Raise the limit of open files to the hard limit. Logs one line if that is too low for MANY_CONNECTIONS."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # what there is must do
+            pass  # the old limit stays
     if soft != resource.RLIM_INFINITY and soft < MANY_CONNECTIONS + 1000:
         logger.warning("at most %d open files are allowed (ulimit -n): not enough for 10,000 connections", soft)
 
 
 class Acceptor:
-    """Binds every listener when made (ConfigError names the one that cannot be), accepts from `start` to `stop`."""
+    """Binds every listener when it is made, and accepts connections from `start` to `stop`.
+
+    Raises ConfigError, which names the listener, if one cannot be bound.
+    """
 
     def __init__(self, endpoints: Sequence[Endpoint], processors: Sequence[Processor], limits: ConnectionLimits):
         self._processors = processors
@@ -62,7 +65,8 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._pacing = b""
         self._next = 0
-        # Processors give back a number for each closed connection: one for each address that has open ones.
+        # A token is a number for one peer address that has open connections. Processors give it back, once for each
+        # connection that has closed.
         self._next_token = 0
         self._hosts: dict[int, str] = {}
         self._tokens: dict[str, int] = {}
@@ -73,7 +77,7 @@ class Acceptor:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
         self.accepted: Counter[str] = Counter()
-        """Per listener, refused ones included."""
+        """Connections accepted, by listener; refused ones are counted too."""
         self.refused: Counter[str] = Counter()
         bound = []
         try:
@@ -87,14 +91,14 @@ class Acceptor:
             self._close()
             raise
         self.endpoints = tuple(bound)
-        """What is bound, with the ports that the system chose."""
+        """The bound listeners, each with its real port where port 0 was asked for."""
         self._selector.register(self._woken, selectors.EVENT_READ, None)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more; the ports are free when this returns."""
+        """Stop accepting. The ports are free when this returns."""
         self._is_stopping = True
         self._wake.send(b"\0")
         if self._thread.ident is not None:
@@ -181,7 +185,10 @@ class Acceptor:
                     del self._open_by_host[host], self._hosts[token], self._tokens[host]
 
     def _turn_away(self, sock: socket.socket, listener: str, error: OSError) -> None:
-        """No descriptor is free: take one connection with the reserve and close it, so that the queue does not spin."""
+        """Refuse one connection when no descriptor is free: give up the reserve, accept, and close.
+
+        A connection left in the queue would wake the selector again at once.
+        """
         self._log_sometimes("no connection on %s can be accepted: %s", listener, error.strerror)
         self.accepted[listener] += 1
         self.refused[listener] += 1
@@ -195,7 +202,7 @@ class Acceptor:
         self._reserve = _open_reserve()
 
     def _pause(self) -> None:
-        """Let others close something; ends early when the acceptor is to stop."""
+        """Wait for others to close a descriptor; ends early when the acceptor is told to stop."""
         self._woken.settimeout(PAUSE_S)
         try:
             self._woken.recv(1, socket.MSG_PEEK)
@@ -210,7 +217,10 @@ class Acceptor:
 
 
 class AddressLimits:
-    """max.connections.per.ip (`default`) and its overrides, which may change at any time. Any thread."""
+    """The limits of connections per address: max.connections.per.ip (`default`) and its overrides.
+
+    Both may change at any time. May be used by any thread.
+    """
 
     def __init__(self, default: Callable[[], int]):
         self._default = default
@@ -218,14 +228,17 @@ class AddressLimits:
         self._by_address: Mapping[str, int] = {}
 
     def override(self, overrides: Mapping[str, int]) -> None:
-        """For new connections, from now on. Names are resolved here, once; nothing is done when nothing changes."""
+        """Replace the overrides (host -> limit) for new connections. Does nothing if they are the same as before.
+
+        Host names are resolved here, once. A name that cannot be resolved is logged and left out.
+        """
         if overrides == self._overrides:
             return
         by_address: dict[str, int] = {}
         for host, count in overrides.items():
             try:
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            except (OSError, UnicodeError):  # the latter: no label of a name is that long
+            except (OSError, UnicodeError):  # UnicodeError: a label of the name is too long
                 logger.warning("max.connections.per.ip.overrides: %s cannot be resolved", host)
                 continue
             by_address |= {str(address[4][0]): count for address in found}

@@ -1,4 +1,4 @@
-"""How an API's response leaves, when a handler's answer comes later than it returns."""
+"""Sends the response of a handler that answers after it has returned."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from kbroker.protocol.messages import Message
 
 
 def answer(request: Request, response: Message, error: int = ErrorCode.NONE) -> None:
-    """Sends `response`. `error`, if there is one, is counted: one code of the whole answer, for the metrics.
+    """Send `response`. `error`, one code for the whole answer, is counted in the metrics unless it is NONE.
 
-    A response that is too large closes the connection: whoever calls this has done his work, and is not to fail.
+    A response that is too large closes the connection instead of raising: the caller's work is done and must not fail.
     """
     if error:
         request.count_error(error)

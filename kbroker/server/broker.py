@@ -1,4 +1,4 @@
-"""The broker: every part built, started and stopped here, in one visible order."""
+"""The broker: builds, starts and stops every part, in one visible order."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# A thread that comes back from a compiled call waits this long for one that computes in Python; the default is 5 ms.
+# How long a thread that returns from compiled code waits for the GIL before the holder has to give it up. Python's
+# default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 
 
 def name_threads() -> None:
-    """Give the system's threads their Python names, for debuggers and profilers; Python does so itself from 3.14 on."""
+    """Give the kernel's threads their Python names, for debuggers and profilers. Python 3.14 does so itself."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -62,13 +63,13 @@ def name_threads() -> None:
 
 
 class Broker:
-    """One broker, from `start` to `stop`. `stop` may be called at any time, also after a start that failed."""
+    """One broker, from `start` to `stop`. `stop` may be called at any time, also after `start` has failed."""
 
     def __init__(self, config: BrokerConfig):
         self.config = config
         self.clock = SystemClock()
         self.endpoints: tuple[Endpoint, ...] = ()
-        """What is bound, with the ports that the system chose."""
+        """The bound listeners, each with its real port where port 0 was asked for."""
         self.is_ready = False
         self._logs = LogManager(storage_options(config), clock=self.clock)
         self._flush_waits = FlushWaits()
@@ -80,7 +81,10 @@ class Broker:
 
     # --- start -------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Returns when requests are served. ConfigError, DirectoryInUse, StorageFailed, ... when that cannot be."""
+        """Start every part; requests are served when this returns.
+
+        Raises KbrokerError (ConfigError, DirectoryInUse, StorageFailed, ...) if the broker cannot start.
+        """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         raise_descriptor_limit()
         self._open_cluster()
@@ -88,7 +92,7 @@ class Broker:
         self._start()
 
     def _open_cluster(self) -> None:
-        """Directories, coordination store, what the cluster has agreed on, and the logs that belong to it."""
+        """Open the log directories, the coordination store, the cluster's metadata and the logs of its partitions."""
         config, logs = self.config, self._logs
         refuse_foreign(config.log_dirs)
         identity = logs.take_directories()
@@ -172,7 +176,7 @@ class Broker:
         return StateTopic(name, self._topics, self._logs, self._flush_waits, default_partition_count)
 
     def _limits_of_group(self, group_id: str) -> dict[str, int]:
-        """What is set for a group, by the names of `ConsumerLimits`."""
+        """The limits of a group that has configs of its own, by the field names of `ConsumerLimits`; {} for others."""
         image = self._topics.image
         own = image.group_configs.get(group_id)
         if own is None:
@@ -181,14 +185,17 @@ class Broker:
         return {name.removeprefix("consumer.").replace(".", "_"): value for name, value in values.items()}
 
     def _configs_over(self, config: BrokerConfig) -> BrokerConfigs:
-        """The layers of settings over what was given to the broker."""
+        """The broker's configs in layers, over the settings that it was started with."""
         given = {name: each.text for name, each in config.given.items()}
         node_id = str(self.node_id)
         given |= {"broker.id": node_id, "node.id": node_id}
         return BrokerConfigs(self.node_id, SETTINGS, given, config.with_dynamic)
 
     def read_again(self, fresh: BrokerConfig) -> Reading:
-        """Take what may change while the broker runs of the settings that are given now. ConfigError: nothing is."""
+        """Apply those settings in `fresh` that may change while the broker runs; the result names the others.
+
+        Raises ConfigError, and changes nothing, if the settings do not go together.
+        """
         reading = self._partitions.static.read_again(fresh)
         if reading.taken:
             self._topics.rebase_broker_configs(lambda dynamic: self._partitions.rebase(reading.config, dynamic))
@@ -197,14 +204,14 @@ class Broker:
         return reading
 
     def _take_config(self, config: BrokerConfig) -> None:
-        """Dynamic settings are others now."""
+        """Take the settings that are in force after a dynamic change."""
         self.config = config
         self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         if self._services is not None:
             self._services.config = config
 
     def _open_server(self) -> None:
-        """Processors, handlers and bound listeners; nothing runs yet."""
+        """Make the processors and handlers and bind the listeners; nothing runs yet."""
         config = self.config
         self._services = Services(
             config=config,
@@ -260,10 +267,11 @@ class Broker:
         self._on_stop("handlers", lambda: self._handlers.stop(timeout_s))
         self._processors.start()
         self._on_stop("processors", lambda: self._processors.stop(timeout_s))
-        # Stops before the processors do: they wait until everybody has an answer, members wait for other members.
+        # Stopped before the processors: those wait until every request has its answer, and a JoinGroup waits for other
+        # members.
         self._groups.start()
         self._on_stop("groups", self._groups.stop)
-        # Behind the groups, which markers are told to, and stopped before them.
+        # Started after the groups and stopped before them: groups are told of the markers that are written.
         self._transactions.start()
         self._on_stop("transactions", self._transactions.stop)
         self._start_http()
@@ -271,7 +279,7 @@ class Broker:
         self._on_stop("acceptor", self._acceptor.stop)
         if self._registration is not None:
             self._registration.start(self._advertised_endpoints(), self.config["broker.rack"])
-            # Before anything else stops: whoever looks for a broker does not find one that goes.
+            # Stopped before everything else, so that clients do not find a broker that is going away.
             self._on_stop("registration", self._registration.stop)
         name_threads()
         self.is_ready = True
@@ -324,7 +332,10 @@ class Broker:
         self._on_stop("http", self._http.stop)
 
     def load_handlers(self) -> None:
-        """Import what a start has left for later. A broker whose files are replaced while it runs stays what it was."""
+        """Import what the start has left for later.
+
+        A broker whose files are replaced while it runs then keeps the code that it was started with.
+        """
         import kbroker.storage.compaction  # noqa: F401
 
         self._groups.get()
@@ -333,7 +344,7 @@ class Broker:
 
     # --- stop --------------------------------------------------------------------------------------------
     def give_up_start(self) -> None:
-        """On any thread: a start that waits for others fails at once. No-op when it waits for none."""
+        """Make a start that waits for ZooKeeper fail at once; otherwise a no-op. May be called by any thread."""
         self._gives_up = True
         if self._registration is not None and not self.is_ready:
             self._registration.stop()
@@ -342,7 +353,7 @@ class Broker:
         self._stops.append((name, call))
 
     def stop(self) -> None:
-        """Stop in the opposite order of the start: what was acknowledged is flushed, directories are marked clean."""
+        """Stop the parts in the reverse order of the start. Logs are flushed and their directories marked clean."""
         self.is_ready = False
         while self._stops:
             name, call = self._stops.pop()

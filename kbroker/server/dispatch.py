@@ -1,4 +1,4 @@
-"""Which handler serves which API, and everything a handler need not know: decoding, encoding, errors, threads."""
+"""Routes each API to its handler, and does what handlers have in common: decoding, encoding, errors, threads."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from kbroker.server.services import Services
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Services, Request, Any], Message | None]
-"""None: it answers, or has answered, through the request itself."""
+"""Returns the response, or None if the handler answers through the request itself, now or later."""
 
 
 class Route(NamedTuple):
     """How one API is served."""
 
     module: str
-    """In `server/handlers`, with a function `handle`."""
+    """The module in `server/handlers`; it has a function `handle`."""
     blocking: bool = True
-    """Handed to a request handler; else served on the processor's thread, where nothing may wait. A module of the
-    latter kind may have `blocks(services, request, message)`: whether this one request must be handed over after all.
+    """Whether requests go to a request handler thread. Others are served on the processor's thread, which must not
+    wait. The module of such an API may have `blocks(services, request, message)`, which returns whether this one
+    request has to go to a handler thread after all.
     """
     appends: bool = False
-    """Writes to the log of groups or of transactions: handed over while a log directory makes writers wait."""
+    """Whether the handler appends to a log. Such a request goes to a handler thread while a directory is stalled."""
     decoded: bool = True
-    """`handle` gets the message; else None, and reads `request.body` itself."""
+    """Whether `handle` gets the decoded message. If not, it gets None and reads `request.body` itself."""
 
 
 ROUTES: dict[ApiKey, Route] = {
-    # Served in the compiled core; what comes here could not be finished without blocking.
+    # Produce and Fetch are served in the compiled core; only those come here that cannot be finished without blocking.
     ApiKey.PRODUCE: Route("produce", blocking=False, appends=True, decoded=False),
     ApiKey.FETCH: Route("fetch", decoded=False),
     ApiKey.LIST_OFFSETS: Route("list_offsets"),
@@ -89,11 +90,11 @@ ROUTES: dict[ApiKey, Route] = {
 
 
 LARGE_REQUEST_SIZE = 16 << 10
-"""Bytes from which a request that has to be decoded is handed over: reading it must not hold up a processor."""
+"""Bytes. A larger request that has to be decoded goes to a handler thread: decoding must not hold up a processor."""
 
 
 HUGE_REQUEST_SIZE = 1 << 20
-"""Bytes from which requests that are decoded are served one after the other: each may take seventy times its bytes."""
+"""Bytes. Larger requests that have to be decoded are served one at a time: each may take seventy times its size."""
 
 
 class _Served(NamedTuple):
@@ -104,8 +105,10 @@ class _Served(NamedTuple):
 
 
 class _ServedApis(dict[int, _Served]):
-    """By API key, each imported when its first request comes, unless `load_all` was faster: a start does not wait for
-    forty modules."""
+    """Handlers by API key, each imported when its first request comes or by `load_all`.
+
+    So a start does not wait for forty modules.
+    """
 
     def __init__(self, routes: Mapping[ApiKey, Route]):
         super().__init__()
@@ -115,7 +118,7 @@ class _ServedApis(dict[int, _Served]):
         api_key = ApiKey(number)
         route = self._routes[api_key]
         module = importlib.import_module(f"kbroker.server.handlers.{route.module}")
-        # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata 12).
+        # Bytes behind the message are ignored, as in Kafka: librdkafka sends some (Metadata 12).
         decode = request_class(api_key).decode_prefix if route.decoded else None
         served = _Served(module.handle, decode, route, getattr(module, "blocks", None))
         self[number] = served
@@ -135,12 +138,15 @@ class Dispatcher:
         self._serves_huge = False
 
     def load_all(self) -> None:
-        """Import what no request has asked for yet, so that nothing is read from the package any more."""
+        """Import the handlers that no request has needed yet; after that no module is read from disk any more."""
         for api_key in self._routes:
             self._served[api_key]
 
     def on_request(self, request: Request, processor: Processor) -> bool:
-        """On the processor's thread. False: the channel is full, and the processor is resumed when it is not."""
+        """Serve the request or put it into the channel. Called on the processor's thread.
+
+        Returns False if the channel is full: the request is not taken, and the processor is resumed when there is room.
+        """
         served = self._served[request.api_key]
         must_wait = (
             served.route.blocking
@@ -152,7 +158,7 @@ class Dispatcher:
         return True
 
     def serve(self, request: Request) -> None:
-        """Decode, handle, answer. Never raises."""
+        """Decode, handle and answer a request. Never raises."""
         served = self._served[request.api_key]
         if served.decode is None or len(request.body) <= HUGE_REQUEST_SIZE:
             self._serve(request, served, may_block=True)
@@ -160,7 +166,7 @@ class Dispatcher:
         with self._huge_lock:
             self._huge.append(request)
             if self._serves_huge:
-                return  # whoever does takes this one next; nobody waits
+                return  # the thread that serves huge requests takes this one next; no thread waits
             self._serves_huge = True
         del request  # not kept while others are served
         while (huge := self._next_huge()) is not None:
@@ -173,7 +179,7 @@ class Dispatcher:
             return self._huge.popleft() if self._huge else None
 
     def _serve(self, request: Request, served: _Served, *, may_block: bool) -> bool:
-        """False if it would block and may not; nothing has been done then."""
+        """Return False, with nothing done, if the request would block and may not."""
         message: Message | None = None
         try:
             if served.decode is not None:
@@ -191,7 +197,10 @@ class Dispatcher:
         return True
 
     def _fail(self, request: Request, message: Message | None, error: Exception) -> None:
-        """The API's error response. If the request could not be read, or that fails too, the connection is closed."""
+        """Answer with the API's error response, or close the connection.
+
+        It is closed if the request does not parse, if the API has no response, or if answering fails too.
+        """
         try:
             if message is None:
                 if not isinstance(error, MalformedBytes):

@@ -1,4 +1,4 @@
-"""What is in the log directories before a broker runs: its coordination store, and logs that Apache Kafka left, say."""
+"""Looks for the coordination store and for logs (Apache Kafka's too) in the log directories, before the broker runs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from kbroker.storage.log_manager import LogManager
 LOG = logging.getLogger(__name__)
 
 _NOBODYS = frozenset({"lost+found", directory.LOCK})
-"""What is in directories that nobody has used yet: a file system's own, the lock of a start that came no further."""
+"""Names in a directory that nobody has used yet: the file system's own, and the lock of a start that got no further."""
 _OF_BROKERS = frozenset({
     STORE_FILE, directory.META_PROPERTIES, directory.CLEAN_MARK, checkpoints.RECOVERY_POINTS,
     checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS,
 })  # fmt: skip
 _MOST_NAMES = 3
-"""Files that are named as somebody else's."""
+"""How many foreign files the error message names."""
 
 
 def refuse_foreign(log_dirs: Iterable[str | Path]) -> None:
-    """WrongDirectory for a directory that is somebody else's: there are files in it, and none that a broker makes.
+    """Check, before anything is written, that no log directory belongs to somebody else.
 
-    Before anything is made in it. One that cannot be listed is not looked at: whoever takes it tells why.
+    Raises WrongDirectory for one that has files of others and none that a broker makes. A directory that cannot be
+    listed is skipped: `LogManager.take_directories` reports it.
     """
     for log_dir in log_dirs:
         try:
@@ -58,7 +59,7 @@ def _is_of_a_partition(name: str) -> bool:
 
 
 def found_partitions(log_dirs: Iterable[str | Path], fs: FileSystem | None = None) -> Iterator[FoundPartition]:
-    """Each partition in any of the directories, with what Kafka wrote down beside its log."""
+    """Each partition found in the directories, with topic id and latest leader epoch from the files beside its log."""
     fs = fs or RealFileSystem()
     for log_dir in log_dirs:
         for name in sorted(fs.list_directory(str(log_dir))):
@@ -76,9 +77,10 @@ def found_partitions(log_dirs: Iterable[str | Path], fs: FileSystem | None = Non
 
 
 def find_store(logs: LogManager) -> str:
-    """Where the coordination store is: in the log directory that has one; a new one in the first.
+    """The path of the coordination store: the one found in a log directory, else a new one in the first directory.
 
-    Raises StorageFailed when it may be in a directory that the disk refuses: without it no topic is known.
+    Raises WrongDirectory if there are two. Raises StorageFailed if none is found and a directory cannot be used: the
+    store may be in that one, and without it no topic is known.
     """
     paths = [store_path(directory) for directory in logs.usable_directories]
     there = [path for path in paths if Path(path).exists()]

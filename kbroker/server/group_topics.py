@@ -1,4 +1,4 @@
-"""The cluster's topics as groups of the consumer protocol see them."""
+"""The cluster's topics as groups of the consumer protocol (KIP-848) see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PREPARED = "group topics"
 
 
 class ImageTopics:
-    """Ids, partition counts and names of one image (`groups.consumer_groups.NamedTopics`)."""
+    """Topic ids, partition counts and names of one metadata image; a `groups.consumer_groups.NamedTopics`."""
 
     def __init__(self, image: MetadataImage):
         self._topics = image.topics
@@ -30,7 +30,7 @@ class ImageTopics:
 
 
 def image_topics(image: MetadataImage) -> ImageTopics:
-    """One object for one image, so that who sees the same object knows that nothing has changed."""
+    """The image's topics, always the same object for one image: the same object means that nothing has changed."""
     topics = image.prepared.get(_PREPARED)
     if topics is None:
         topics = image.prepared.setdefault(_PREPARED, ImageTopics(image))

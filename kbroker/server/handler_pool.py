@@ -1,4 +1,4 @@
-"""Request handlers: the threads for what may block (num.io.threads)."""
+"""The request handlers: threads that serve the requests that may block (num.io.threads)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HandlerPool:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Finish what is queued. False when some request still runs after `timeout_s`."""
+        """Serve what is queued, then end the threads. Returns False if a request still runs after `timeout_s`."""
         self._channel.close(len(self._threads))
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -45,7 +45,7 @@ class HandlerPool:
 
     @property
     def busy_ns(self) -> int:
-        """What all handlers together have worked so far."""
+        """Nanoseconds that all handlers together have spent on requests."""
         return sum(self._busy_ns)
 
     @property

@@ -1,7 +1,8 @@
-"""/metrics, /health and /ready on a port of their own: one thread, one request per connection, nothing else.
+"""The HTTP server for /metrics, /health and /ready, on its own port: one thread, one request per connection.
 
-Not for the open network: no authentication, no TLS. A connection has a deadline for its request and another one for
-taking its response. None waits for another; of more than there may be the oldest goes that has not asked yet.
+Not for the open network: it has no authentication and no TLS. A connection has one deadline for its request and one for
+its response, and none waits for another. When MOST_CONNECTIONS are open, a new one closes the oldest of those that have
+not sent their request yet, or the oldest of all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-DEADLINE_S = 2.0  # for a connection's request, and again for its response; what the answer takes is not its peer's time
+DEADLINE_S = 2.0  # for a connection's request, and again for its response; making an answer does not count
 RETRY_S = 0.1
 MOST_CONNECTIONS = 64
 BACKLOG = 256
@@ -49,7 +50,7 @@ Route = Callable[[str], Answer]
 
 
 def problems_route(problems: Callable[[], list[str]]) -> Route:
-    """200 and "ok", or 503 and one problem a line."""
+    """A route that answers 200 and "ok" if there are no problems, else 503 and one problem per line."""
 
     def route(_accept: str) -> Answer:
         found = problems()
@@ -59,7 +60,10 @@ def problems_route(problems: Callable[[], list[str]]) -> Route:
 
 
 def metrics_route(registry: Registry) -> Route:
-    """The registry in Prometheus' text; what renders it is imported when it is first asked for."""
+    """A route that answers with the registry's metrics in Prometheus' text format.
+
+    The renderer is imported at the first request.
+    """
     exposition: Exposition | None = None
 
     def route(accept: str) -> Answer:
@@ -75,7 +79,7 @@ def metrics_route(registry: Registry) -> Route:
 
 
 class HttpServer:
-    """Serves `routes` (path -> Route) from `start` to `stop`. ConfigError from `start` when the address is taken."""
+    """Serves `routes` (path -> Route) from `start` to `stop`. `start` raises ConfigError if it cannot listen."""
 
     def __init__(self, host: str, port: int, routes: dict[str, Route], deadline_s: float = DEADLINE_S):
         self._host, self._port = host, port
@@ -86,11 +90,11 @@ class HttpServer:
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector
         self._peers: dict[int, _Peer] = {}
-        """By descriptor; of the thread alone."""
+        """Connections by descriptor; only the server's thread uses it."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; the port is the real one."""
+        """The address that it listens on, with the real port."""
         assert self._socket is not None
         host, port = self._socket.getsockname()[:2]
         return host, port
@@ -128,7 +132,7 @@ class HttpServer:
                     self._close(peer)
 
     def _turn(self) -> None:
-        """What there is to do, when there is something."""
+        """Wait for events or the next deadline, and serve what is ready."""
         due = min((peer.deadline for peer in self._peers.values()), default=None)
         ready = self._selector.select(None if due is None else max(due - time.monotonic(), 0.0))
         began = time.monotonic()
@@ -141,7 +145,7 @@ class HttpServer:
         for peer in list(self._peers.values()):
             if peer.deadline <= began:
                 self._close(peer)
-            peer.deadline += now - began  # others' answers were made meanwhile
+            peer.deadline += now - began  # this turn made answers for others; a peer gets that time back
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -150,7 +154,7 @@ class HttpServer:
         except BlockingIOError:
             return  # gone already
         except OSError:
-            self._stopping.wait(RETRY_S)  # no descriptor left, or the end
+            self._stopping.wait(RETRY_S)  # no descriptor is left, or the server stops
             return
         connection.setblocking(False)
         if len(self._peers) >= MOST_CONNECTIONS:
@@ -165,7 +169,7 @@ class HttpServer:
         peer.connection.close()
 
     def _serve(self, peer: _Peer) -> bool:
-        """Goes on with a connection; whether it is done with."""
+        """Go on with a connection. Returns whether it can be closed."""
         try:
             if not peer.unsent:
                 if not self._receive(peer):
@@ -176,11 +180,11 @@ class HttpServer:
         except BlockingIOError:
             return False
         except OSError:
-            return True  # whoever asked is gone
+            return True  # the peer is gone
         return not peer.unsent
 
     def _receive(self, peer: _Peer) -> bool:
-        """Whether what has come is a request, or none: its response is in `unsent` then."""
+        """Read on. Returns whether the request is complete or refused; its response is in `unsent` then."""
         part = peer.connection.recv(LARGEST_HEAD)
         peer.head += part
         head = peer.head
@@ -210,7 +214,7 @@ class HttpServer:
 
 
 class _Peer:
-    """A connection, and how far it is."""
+    """A connection: what it has sent so far, and what it is still to be sent."""
 
     __slots__ = ("connection", "deadline", "head", "unsent")
 

@@ -1,9 +1,9 @@
-"""How far groups are behind, as samples for a scrape: what they have committed against the ends of the logs here.
+"""The lag of groups as metric samples: their committed offsets compared with the ends of this broker's logs.
 
-In records: the high watermark less the committed offset. In seconds: the age of the oldest record that is not
-committed, by its batch's timestamp, which is read from the log. A log that nobody has used since the start is not
-opened for a scrape: its records are counted as far as it was flushed, which after a clean stop is its end, and of their
-age nothing is said. Nothing is remembered between scrapes, and nobody counts before one comes.
+Lag in records is the high watermark minus the committed offset. Lag in seconds is the age of the oldest record that is
+not committed, by the timestamp of its batch, which is read from the log. A log that nobody has used since the start is
+not opened for a scrape: its lag in records counts up to its recovery point, which after a clean stop is its end, and it
+has no sample in seconds. Lag is computed during a scrape only; nothing is kept between scrapes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _MAGIC_AT = 16
 _BATCH = struct.Struct(">21xh4x2q")  # attributes, first and largest timestamp
-_MESSAGE = struct.Struct(">18xq")  # of a message of magic 1, which may be shorter than a batch's head: timestamp
+_MESSAGE = struct.Struct(">18xq")  # the timestamp of a message of magic 1, which may be shorter than _BATCH
 _LOG_APPEND_TIME = 1 << 3
 
 
 def measure_lag(groups: GroupCoordinator, logs: LogManager, clock: Clock, most: int) -> Iterator[Sample]:
-    """Of `most` committed offsets, in the order of their groups' names, and how many more there are."""
+    """Samples for at most `most` committed offsets, in the order of the group names, and how many were left out."""
     committed, left_out = groups.offsets.committed(most)
     now_ms = clock.wall_ms()
     for group_id, at, offset in committed:
@@ -48,7 +48,7 @@ def measure_lag(groups: GroupCoordinator, logs: LogManager, clock: Clock, most: 
 
 
 def _timestamp_at(log: Log, offset: int) -> int | None:
-    """Of the oldest record from `offset` on; None for a log that is not open, or where the record has none."""
+    """The timestamp of the oldest record from `offset` on, in ms; None if there is none or the log is not open."""
     if not log.is_open:
         return None
     code, base_offset, position, _ = log.state.locate(max(offset, log.state.log_start_offset), 1)
@@ -57,14 +57,14 @@ def _timestamp_at(log: Log, offset: int) -> int | None:
     try:
         with open(log.path_of(base_offset, names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
             head = os.pread(file.fileno(), _BATCH.size, position)
-    except OSError:  # it is just being deleted; of a disk that fails others tell
+    except OSError:  # the segment is just being deleted; a failing disk is reported elsewhere
         return None
     timestamp = _timestamp_in(head)
     return timestamp if timestamp >= 0 else None
 
 
 def _timestamp_in(head: bytes) -> int:
-    """Of the first record of what begins so; -1 for none."""
+    """The timestamp of the first record of the batch or message that begins with `head`, in ms; -1 if it has none."""
     magic = head[_MAGIC_AT] if len(head) > _MAGIC_AT else 0
     if magic == 1 and len(head) >= _MESSAGE.size:
         return int(_MESSAGE.unpack_from(head)[0])

@@ -1,4 +1,4 @@
-"""Writes the markers of transactions to this broker's own logs (`transactions.markers.MarkerWriter`)."""
+"""Writes transaction markers to this broker's own logs; a `transactions.markers.MarkerWriter`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ LOG = logging.getLogger(__name__)
 
 
 class LocalMarkers:
-    """Appends where the partition is, and tells groups of what ends in their partitions. Any thread."""
+    """Appends markers to this broker's logs, and tells the group coordinator of those in `__consumer_offsets`.
+
+    May be used by any thread.
+    """
 
     def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, groups: OnDemand[GroupCoordinator]):
         self._topics = topics

@@ -1,4 +1,4 @@
-"""What joins the cluster's topics, the logs on this broker's disks, and the coordinators that live in two of them."""
+"""Joins the cluster's topics, the logs on this broker's disks, and the two coordinators whose state is in topics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 MOST_NAMES = 100
-"""Topics that one line of the log names."""
+"""How many topics one line of the log names."""
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
-    """How the topics are made that the broker itself needs, as Kafka makes them."""
+    """How the broker's internal topics are created, by name; as in Kafka."""
     offsets = NewTopic(
         GROUP_OFFSETS_TOPIC,
         config["offsets.topic.num.partitions"],
@@ -59,16 +59,16 @@ def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
 
 
 _Own = tuple[bool, frozenset[tuple[str, str]]]
-"""All of a topic that the options of its logs depend on: whether its settings are given, and which."""
+"""What the options of a topic's logs depend on: whether the topic's own settings are known, and these settings."""
 
 
 class LocalPartitions:
-    """Keeps this broker's logs as the cluster wants them (`cluster.topics.PartitionHost`)."""
+    """Keeps this broker's logs as the cluster's metadata says; a `cluster.topics.PartitionHost`."""
 
     def __init__(self, logs: LogManager, config: BrokerConfig, on_config: Callable[[BrokerConfig], None]):
         self._logs = logs
         self.static = config
-        """What the broker was started with, and what it has read again since."""
+        """The settings that the broker was started with, and those it has read again since; dynamic ones go on top."""
         self._config = config
         self._on_config = on_config
         self._topics: Topics | None = None
@@ -76,10 +76,10 @@ class LocalPartitions:
         self._transactions: OnDemand[TransactionCoordinator] | None = None
 
     def resolver(self, topics: Topics) -> Resolve:
-        """What tells, for one start, what the cluster knows of a log found on disk.
+        """A function for one start that returns the topic id and options of a log found on disk, or None.
 
-        Topics with the same settings of their own share one options object: to make it costs more than all else of a
-        log that is found.
+        Topics with the same settings of their own share one options object: making it costs more than everything else
+        that is done for such a log.
         """
         shared: dict[_Own, LogOptions] = {}
 
@@ -98,7 +98,7 @@ class LocalPartitions:
     def serve(
         self, topics: Topics, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
     ) -> None:
-        """From now on changes reach groups and transactions too."""
+        """From now on tell groups and transactions of changes too. Warns of topics that are not fully served."""
         self._topics, self._groups, self._transactions = topics, groups, transactions
         strangers = [topic.name for topic in topics.image.topics.values() if not topic.configs_given]
         if strangers:
@@ -124,12 +124,12 @@ class LocalPartitions:
         for partition in partitions:
             log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
             if log is None:
-                # What a start does not find should be there: its directory may be offline.
+                # During the start (`_topics` is None) a log that is not found is not new: its directory may be offline.
                 is_new = self._topics is not None
                 log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options, is_new=is_new)
             if log.leader_epoch != partition.leader_epoch:
                 log.set_leader_epoch(partition.leader_epoch)
-        # Coordinators take up the partitions of their new topic when they are first asked for (`StateTopic.replica`).
+        # A coordinator opens the partitions of its new topic when they are first asked for (`StateTopic.replica`).
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
@@ -141,11 +141,11 @@ class LocalPartitions:
             groups.offsets.forget_topics([topic.name])
 
     def _made_groups(self) -> GroupCoordinator | None:
-        """None where there are no groups yet, and nothing to tell them."""
+        """The group coordinator, or None if it is not made yet."""
         return None if self._groups is None else self._groups.made
 
     def _coordinator_of(self, topic_name: str) -> GroupCoordinator | TransactionCoordinator | None:
-        """That whose state is in the topic, if it is made."""
+        """The coordinator that keeps its state in the topic; None if there is none or it is not made yet."""
         if topic_name == GROUP_OFFSETS_TOPIC:
             return self._made_groups()
         if topic_name == TRANSACTION_STATE_TOPIC and self._transactions is not None:
@@ -166,11 +166,15 @@ class LocalPartitions:
             if log is not None:
                 log.update_options(options)
         if was_compacted and not options.compacted:
-            # Recovery takes no gap above the recovery point for compaction's any more: there must be none.
+            # From now on recovery takes a gap above the recovery point for damage. Compaction may have left gaps there,
+            # so move the recovery point past them.
             self._logs.write_checkpoints()
 
     def rebase(self, static: BrokerConfig, dynamic: Mapping[str, str]) -> None:
-        """The broker's dynamic configs rest on other ones now. ConfigError, and nothing is changed, if they cannot."""
+        """Put the dynamic configs on top of other static ones.
+
+        Raises ConfigError, and changes nothing, if they do not go together.
+        """
         before, self.static = self.static, static
         try:
             self.update_broker_configs(dynamic)
@@ -179,7 +183,8 @@ class LocalPartitions:
             raise
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
-        # Others are let through too, as Kafka does: they may mean something to a broker of another release.
+        # The store may hold names that this broker does not know or cannot change while it runs, as in Kafka: a broker
+        # of another release may know them. They are ignored here.
         known = {name: text for name, text in configs.items() if name in SETTINGS and SETTINGS[name].dynamic}
         before, self._config = self._config, self.static.with_dynamic(known)
         self._on_config(self._config)
@@ -194,7 +199,10 @@ class LocalPartitions:
             groups.consumers.update_limits(group_id)
 
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
-        """Touch the logs whose options are others now; topics with the same settings of their own share the work."""
+        """Update the logs whose options differ now from those made from `before`.
+
+        Topics with the same settings of their own share the work.
+        """
         changed: dict[_Own, LogOptions | None] = {}
         for topic in topics:
             own = (topic.configs_given, frozenset(topic.configs.items()))
@@ -208,7 +216,7 @@ class LocalPartitions:
 
 
 class StateTopic:
-    """An internal topic as the coordinator whose state is in it needs it (`state_log.topic.StateTopic`)."""
+    """An internal topic for the coordinator that keeps its state in it; a `state_log.topic.StateTopic`."""
 
     def __init__(
         self, name: str, topics: Topics, logs: LogManager, flush_waits: FlushWaits, default_partition_count: int
@@ -220,7 +228,7 @@ class StateTopic:
         self._default_partition_count = default_partition_count
 
     def ensure(self) -> None:
-        """Create it unless it is there. ProtocolError when it cannot be made now."""
+        """Create the topic unless it exists. Raises ProtocolError if it cannot be created now."""
         (result,) = self._topics.ensure([self._name])
         if isinstance(result, ProtocolError):
             raise result

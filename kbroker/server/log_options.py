@@ -1,4 +1,4 @@
-"""From settings to the options objects that storage takes: it sits below the settings and does not know their names."""
+"""Makes the options objects of `kbroker.storage` from settings: storage does not know the names of settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kbroker.cluster.topic_configs import effective_configs
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
 
-# Kafka's default never looks, so that a topic's flush.ms alone does nothing there; here it does.
+# With Kafka's default the flush scheduler never runs, so a topic's flush.ms alone does nothing there. Here it works.
 LONGEST_FLUSH_CHECK_MS = 1000
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 LEVELED_CODECS = {"gzip", "lz4", "zstd"}
 
 
 def storage_options(config: BrokerConfig) -> StorageOptions:
-    """What all logs share."""
+    """The options that all logs share."""
     return StorageOptions(
         directories=tuple(str(path) for path in config.log_dirs),
         recovery_threads=config["num.recovery.threads.per.data.dir"],
@@ -34,7 +34,7 @@ def storage_options(config: BrokerConfig) -> StorageOptions:
 
 
 def cleaner_options(config: BrokerConfig) -> CleanerOptions:
-    """How logs are compacted."""
+    """The options of the log cleaner, which compacts logs."""
     return CleanerOptions(
         enabled=config["log.cleaner.enable"],
         threads=config["log.cleaner.threads"],
@@ -47,9 +47,9 @@ def cleaner_options(config: BrokerConfig) -> CleanerOptions:
 
 
 def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: bool = True) -> LogOptions:
-    """One topic's options: its own settings, else the broker's, else the defaults.
+    """The options of one topic's logs: from its own settings, else the broker's, else the defaults.
 
-    Not `configs_given`: nobody knows what its own are. Its logs are neither deleted from nor compacted meanwhile.
+    With `configs_given` false the topic's own settings are not known: its logs are neither compacted nor deleted from.
     """
     value = effective_configs(own, config.text)
     policy = value["cleanup.policy"] if configs_given else ()
@@ -67,7 +67,7 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
     max_lag_ms = integer("max.compaction.lag.ms")
     return LogOptions(
         segment_bytes=integer("segment.bytes"),
-        # As Kafka: the active segment is not compacted, so it must not stay that for longer than the lag.
+        # As in Kafka: the active segment is not compacted, so a segment must not be active for longer than the lag.
         segment_ms=min(integer("segment.ms"), max_lag_ms) if is_compacted else integer("segment.ms"),
         segment_jitter_ms=integer("segment.jitter.ms"),
         max_message_bytes=integer("max.message.bytes"),

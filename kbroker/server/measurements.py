@@ -1,4 +1,4 @@
-"""What the broker's parts have counted, as samples for a scrape. Runs on the scrape's thread, only when one comes."""
+"""Metric samples from the counters of the broker's parts. Runs on the HTTP server's thread, only during a scrape."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def observe(
     clock: Clock,
     most_lags: int,
 ) -> HttpServer:
-    """The server of /metrics, /health and /ready over the parts of one broker; the caller starts and stops it."""
+    """The HTTP server of one broker's /metrics, /health and /ready; the caller starts and stops it."""
     server = ServerMeasurements(processors, channel, handlers)
     started_s = time.time()
     about = (__version__, build_info.BUILD, str(node_id), cluster_id)
@@ -79,7 +79,7 @@ def observe(
 
 
 def measure_storage(logs: LogManager) -> Iterator[Sample]:
-    """Traffic and size by topic, partitions, and what flushing cost by directory."""
+    """Traffic and size by topic, counts of partitions, and space and flushes by log directory."""
     messages_in: Counter[str] = Counter()
     bytes_in: Counter[str] = Counter()
     bytes_out: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def measure_storage(logs: LogManager) -> Iterator[Sample]:
 
 
 def measure_cleaner(logs: LogManager) -> Iterator[Sample]:
-    """What compaction has done, and what it finds."""
+    """The work that the log cleaner has done, and the state that its last look found."""
     cleaner = logs.cleaner
     last = list(cleaner.last.values())
     bytes_read = sum(each.bytes_read for each in last)
@@ -142,14 +142,14 @@ def measure_cleaner(logs: LogManager) -> Iterator[Sample]:
 
 
 class IdleShare:
-    """Of the time since the last look (at first: since the start), the share in which nothing was done."""
+    """The share of idle time, 0 to 1, since the last look; at the first look since the object was made."""
 
     def __init__(self) -> None:
         self._seen_ns = time.monotonic_ns()
         self._busy_ns = 0
 
     def look(self, busy_ns: int, threads: int = 1) -> float:
-        """`busy_ns` is what all `threads` together have worked so far."""
+        """Return the share. `busy_ns` is the time that all `threads` together have worked since the start."""
         now_ns = time.monotonic_ns()
         worked, possible = busy_ns - self._busy_ns, (now_ns - self._seen_ns) * threads
         self._seen_ns, self._busy_ns = now_ns, busy_ns
@@ -157,7 +157,10 @@ class IdleShare:
 
 
 class ServerMeasurements:
-    """Requests by API, connections, queues, idle shares. Remembers the last look: one object for the broker's life."""
+    """Samples of requests by API, connections, queues and idle shares.
+
+    One object for the broker's life: idle shares are since the last scrape.
+    """
 
     def __init__(self, processors: Sequence[Processor], channel: RequestChannel, handlers: HandlerPool):
         self._processors = processors
@@ -168,7 +171,7 @@ class ServerMeasurements:
         self._handler_share = IdleShare()
 
     def measure(self) -> Iterator[Sample]:
-        """What has been counted since the start."""
+        """The samples; counters are since the start."""
         yield from measure_requests(self._processors)
         now_ns = time.monotonic_ns()
         for processor, share in zip(self._processors, self._processor_shares, strict=True):
@@ -196,7 +199,8 @@ def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
         yield Sample("kbroker_requests_total", sum(c.requests for c in mine), labels)
         yield Sample("kbroker_request_bytes_total", sum(c.bytes_in for c in mine), labels)
         yield Sample("kbroker_response_bytes_total", sum(c.bytes_out for c in mine), labels)
-        # Bucket n holds what took less than 2**n microseconds and more than the bucket before it; the last, all above.
+        # Bucket n counts requests that took less than 2**n microseconds and belong to no bucket before it; the last
+        # bucket counts all that took longer.
         buckets = [sum(column) for column in zip(*(c.latencies for c in mine), strict=True)]
         bounds = tuple(2**n / 1e6 for n in range(len(buckets) - 1))
         took = Distribution(bounds, tuple(accumulate(buckets)), sum(c.latency_ns for c in mine) / 1e9)
@@ -209,20 +213,20 @@ def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
 
 
 def measure_acceptor(acceptor: Acceptor) -> Iterator[Sample]:
-    """Connections by listener."""
+    """Connections accepted and refused, by listener."""
     for listener in sorted({endpoint.listener for endpoint in acceptor.endpoints}):
         yield Sample("kbroker_connections_accepted_total", acceptor.accepted[listener], (listener,))
         yield Sample("kbroker_connections_refused_total", acceptor.refused[listener], (listener,))
 
 
 def measure_groups(groups: GroupCoordinator) -> Iterator[Sample]:
-    """Groups by state."""
+    """Counts of groups by state."""
     for state, count in groups.group_counts().items():
         yield Sample("kbroker_groups", count, (state,))
 
 
 def measure_transactions(transactions: TransactionCoordinator) -> Iterator[Sample]:
-    """Transactional ids by state, what their transactions wait for, and what became of those that took too long."""
+    """Counts of transactional ids by state, of markers not written yet, and of transactions that timed out."""
     for state, count in transactions.transaction_counts().items():
         yield Sample("kbroker_transactional_ids", count, (state,))
     yield Sample("kbroker_transaction_markers_waiting", transactions.markers_waiting())

@@ -1,6 +1,6 @@
-"""Messages of magic 0 and 1 at the edge: to a record batch when they come in, from record batches when they go out.
+"""Converts messages of magic 0 and 1: to a record batch when they are produced, from record batches when fetched.
 
-Processors call both on a request handler's thread. What is kept and dropped is told in `_core/wire/conversion.pyx`.
+Both run on a request handler's thread. `_core/wire/conversion.pyx` says what a conversion keeps and what it drops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAGIC_AT = 16
 _LOG_APPEND_TIME = 8
 _HEADER_SIZE = 61
 _SET_SIZE = 8 << 20
-"""Bytes of messages that are made at a time; one compressed message holds no more, unless a record alone is larger."""
+"""Most bytes of messages that are converted at a time and put into one compressed message; one record may exceed it."""
 
 
 class MessageTooLarge(BadInput):
@@ -30,15 +30,16 @@ class MessageTooLarge(BadInput):
 
 
 class NotOneMessage(BadInput):
-    """Something stands behind a compressed message."""
+    """A produced message set has more bytes behind its compressed message."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]:
-    """A batch without codec of the messages that a producer sent, and the codec that they had.
+    """Return the messages that a producer sent as one uncompressed record batch, and the codec that they had.
 
-    `largest` bounds the size of a message, `limit` what a compressed one inflates to. Raises KbrokerError.
+    `largest` is the most bytes of a message, `limit` the most that a compressed one may inflate to. Raises KbrokerError
+    if the messages are malformed or too large.
     """
     first = check(messages)
     if first.size > largest:
@@ -50,15 +51,15 @@ def convert(messages: memoryview, largest: int, limit: int) -> tuple[bytes, int]
     payload = messages[first.value_position : first.value_position + first.value_size]
     inner = inflate_shared(first.codec, payload, limit, strict=True, magic=first.magic)
     builder = batch_of_messages(inner, wrapper=first, limit=limit)
-    # A producer may not say that: whoever checks the batch shall see it.
+    # A producer must not set log append time; the bit is kept so that the check of the batch refuses it.
     return builder.build(attributes=_LOG_APPEND_TIME if first.is_log_append_time else 0), first.codec
 
 
 def down_convert(batch: memoryview, start_offset: int, magic: int, limit: int) -> bytes:
-    """The messages of magic 0 or 1 of a compressed batch, or of a compressed message of a magic that is too new.
+    """Convert a compressed batch to messages of magic 0 or 1, or a compressed message of magic 1 to magic 0.
 
-    The client asked for `start_offset`; `limit` bounds what it inflates to. Raises KbrokerError: zstd, which these
-    formats do not have.
+    `start_offset` is the offset that the client asked for, `limit` the most bytes that the records may inflate to.
+    Raises KbrokerError if they cannot be converted, for example for zstd, which these formats do not have.
     """
     if batch[_MAGIC_AT] == 1:
         return _older(batch, limit)
@@ -66,7 +67,7 @@ def down_convert(batch: memoryview, start_offset: int, magic: int, limit: int) -
 
 
 def _older(message: memoryview, limit: int) -> bytes:
-    """A compressed message of magic 1 as one of magic 0."""
+    """Convert a compressed message of magic 1 to magic 0."""
     wrapper = check(message)
     payload = message[wrapper.value_position : wrapper.value_position + wrapper.value_size]
     builder = older_messages(inflate_shared(wrapper.codec, payload, limit, magic=1), wrapper)

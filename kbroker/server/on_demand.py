@@ -1,4 +1,4 @@
-"""Parts of the broker that a start makes only if there is something for them to do; else at the first use of them."""
+"""Parts of the broker that are made at their first use. A start makes one only if there is work for it already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Part(Protocol):
-    """What can be started and stopped."""
+    """A part that can be started and stopped."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -18,14 +18,14 @@ P = TypeVar("P", bound=Part)
 
 
 class OnDemand(Generic[P]):
-    """One part, made by `make` at the first `get`, and running whenever this is. Any thread."""
+    """One part, made by `make` at the first `get`. It runs while this object runs. May be used by any thread."""
 
     def __init__(self, make: Callable[[], P]):
         self._make = make
         self._lock = threading.Lock()
         self._is_running = False
         self.made: P | None = None
-        """None as long as nobody has asked for it."""
+        """The part; None until `get` is first called."""
 
     def get(self) -> P:
         return self.made or self._made_now()
@@ -37,7 +37,7 @@ class OnDemand(Generic[P]):
                 self.made.start()
 
     def stop(self) -> None:
-        """What is made later does not run."""
+        """Stop the part. If it is made later, it is not started."""
         with self._lock:
             self._is_running = False
             made = self.made

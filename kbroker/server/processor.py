@@ -1,4 +1,4 @@
-"""The processors of a broker and their threads; what one processor does is in `_core/server/processor.pyx`."""
+"""The processors of a broker and their threads. One processor is in `_core/server/processor.pyx`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from kbroker._core.log.registry import Registry
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
 from kbroker._core.server.processor import ApiCounters, Processor
 from kbroker._core.server.request import Request
-from kbroker._core.log.registry import Registry
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED
 from kbroker.server.handlers.produce import inflate, recompress
@@ -27,7 +27,7 @@ LOGGED_PER_SECOND = 10
 
 
 class ProcessorLimits(NamedTuple):
-    """What bounds a processor's connections."""
+    """The limits of a processor's connections."""
 
     max_request_size: int = 100 << 20
     idle_ms: int = 600_000
@@ -36,7 +36,7 @@ class ProcessorLimits(NamedTuple):
 
 
 class Processors:
-    """`count` processors and their threads from `start` to `stop`; one more thread reads cold data for all of them."""
+    """`count` processors, with one thread each from `start` to `stop`, and one thread that reads cold data for all."""
 
     def __init__(
         self,
@@ -81,9 +81,10 @@ class Processors:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Answer what was read, close every connection. False when a processor still runs after `timeout_s`.
+        """Answer the requests that were read, then close every connection.
 
-        The request handlers must still run: connections wait for their answers.
+        Returns False if a processor still runs after `timeout_s`. The request handlers must still run: connections wait
+        for their answers.
         """
         deadline = time.monotonic() + timeout_s
         for processor in self.all:
@@ -95,7 +96,7 @@ class Processors:
         return not any(thread.is_alive() for thread in self._threads)
 
     def counters(self) -> dict[int, ApiCounters]:
-        """By API key, all processors together."""
+        """The counters of all processors added up, by API key."""
         totals: dict[int, ApiCounters] = {}
         for processor in self.all:
             for key, more in processor.counters().items():
@@ -119,7 +120,10 @@ def _sum(one: ApiCounters, other: ApiCounters) -> ApiCounters:
 
 
 class ClosedConnectionLog:
-    """A line for each connection that was closed for a reason; of more than LOGGED_PER_SECOND only the number."""
+    """Logs a line for each connection that a processor closes for a reason.
+
+    If more than LOGGED_PER_SECOND are closed in one second, it logs only how many more there were.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the second and its counts; taken by processors, alone

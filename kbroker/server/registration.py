@@ -1,8 +1,8 @@
-"""Keeps a broker registered in a ZooKeeper, and what is shown there in step with its topics (docs/ZOOKEEPER.md).
+"""Keeps a broker registered in ZooKeeper, and keeps the topics shown there up to date (docs/ZOOKEEPER.md).
 
-One thread does everything: it is woken by a new metadata image, by the end of a session, and by somebody who removes
-the broker's nodes; then it looks at what is there and writes what is missing. The broker waits for it only when it
-starts, and serves on while ZooKeeper is away.
+One thread does everything. It is woken by a new metadata image, by the end of its session, and when somebody removes
+the broker's nodes; then it reads what is there and writes what is missing. The broker waits for ZooKeeper only during
+its start, and serves on while ZooKeeper is away.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kbroker.model import Endpoint
 LOG = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Between two attempts while ZooKeeper is away or refuses."""
+"""The pause between two attempts while ZooKeeper is away or refuses."""
 STOP_S = 6.0
 """How long a stop waits for the thread; it may be in the middle of connecting."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOptions:
-    """`address` as in zookeeper.connect."""
+    """How to connect to ZooKeeper; `address` as in zookeeper.connect."""
 
     address: str
     session_timeout_s: float
@@ -43,7 +43,7 @@ class RegistrationOptions:
 
 
 class Registration:
-    """`connect`, `start`, `stop`, in that order, by the thread that starts and stops the broker."""
+    """The broker's registration. The broker calls `connect`, `start` and `stop`, in that order."""
 
     def __init__(self, options: RegistrationOptions, store: Store, topics: Topics, clock: Clock):
         self._options = options
@@ -64,10 +64,10 @@ class Registration:
     # --- for the broker -----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Before the logs are opened: ZooKeeper is there, its nodes are of this cluster, and nobody has this id.
+        """Connect, and check that ZooKeeper's nodes are of this cluster and that no other broker has this id.
 
-        CannotRegister if not, or when `stop` is called meanwhile; waits for the end of an earlier session of this
-        broker.
+        Called before the logs are opened. Waits for an earlier session of this broker to end. Raises CannotRegister if
+        ZooKeeper cannot be reached, if a check fails, or if `stop` is called meanwhile.
         """
         options = self._options
         LOG.info(
@@ -84,7 +84,10 @@ class Registration:
             raise self._refused(error) from error
 
     def start(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
-        """Registered when this returns, with `endpoints` for clients to connect to; topics follow. CannotRegister."""
+        """Register the broker with `endpoints`, where clients connect; topics follow after this has returned.
+
+        Raises CannotRegister if that is refused, or does not succeed within the connection timeout.
+        """
         self._endpoints, self._rack = tuple(endpoints), rack
         deadline = time.monotonic() + self._options.connection_timeout_s
         while not self._thread.is_alive():
@@ -107,7 +110,7 @@ class Registration:
                 raise self._refused(error) from error
 
     def stop(self) -> None:
-        """The registration goes at once, if ZooKeeper hears it."""
+        """Close the session and end the thread. If ZooKeeper can be reached, the registration is gone at once."""
         self._stopping = True
         self._woken.set()
         if self._session is not None:
@@ -121,7 +124,10 @@ class Registration:
         return CannotRegister(f"zookeeper.connect={self._options.address}: {error}")
 
     def _await_end(self, path: str) -> None:
-        """A process that was killed stays registered until its session has timed out."""
+        """Wait until the node is gone: a process that was killed stays registered until its session times out.
+
+        Raises BrokerIdTaken if it is still there after two session timeouts.
+        """
         session = self._session_or_fail()
         if session.exists(path, self._wake) is None:
             return
@@ -140,7 +146,7 @@ class Registration:
             self._woken.clear()
 
     def _registered(self, session: Store) -> str:
-        """Who has the id, for people."""
+        """The endpoints of the broker that is registered with this id, for messages."""
         path = paths.broker_path(self._node_id)
         found = session.get_many([path])[0]
         if found is None:
@@ -175,7 +181,7 @@ class Registration:
                 LOG.exception("not in step with ZooKeeper, the broker serves on")
 
     def _step(self) -> None:
-        """Whatever is missing: a session, the registration, the newest topics."""
+        """Bring ZooKeeper up to date: the session, the registration, the newest topics."""
         session = self._join()
         image = self._topics.image
         if self._shown is not image:
@@ -183,7 +189,7 @@ class Registration:
             self._shown = image
 
     def _join(self) -> ZooKeeperStore:
-        """The session, in which this broker is registered."""
+        """Return the session, in which this broker is registered; opens a new one if it has ended."""
         if self._session is None or self._has_ended:
             self._open()
             check_cluster(self._session_or_fail(), self._store, self._node_id)
@@ -221,7 +227,7 @@ class Registration:
         self._woken.set()
 
     def _is_mine(self, session: ZooKeeperStore, path: str) -> bool:
-        """Whether the node is there and of this session; wakes the thread when it changes."""
+        """Whether the node exists and belongs to this session. The thread is woken when the node changes."""
         stat = session.exists(path, self._wake)
         return stat is not None and stat.owner == session.session_id
 
@@ -245,7 +251,7 @@ class Registration:
         LOG.info("registered in ZooKeeper %s as broker %d", self._options.address, self._node_id)
 
     def _write(self, session: ZooKeeperStore, operations: Sequence[Operation]) -> None:
-        """For as long as this broker is registered only."""
+        """Write `operations`; ZooKeeper refuses them if this broker is not registered any more."""
         fence = Check(paths.broker_path(self._node_id))
         for some in parcels(operations):
             session.multi([fence, *some])

@@ -1,4 +1,4 @@
-"""Requests on their way from the processors to the request handlers: a bounded queue (queued.max.requests)."""
+"""The bounded queue of requests from the processors to the request handlers (queued.max.requests)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker._core.server.request import Request
 
 
 class RequestChannel:
-    """Any number of processors put, any number of handlers get.
+    """A queue into which any number of processors put and from which any number of handlers get.
 
     A processor that finds the channel full keeps its request, stops reading, and is resumed when there is room.
     """
@@ -18,18 +18,18 @@ class RequestChannel:
     def __init__(self, capacity: int):
         self.capacity = capacity
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
-        self._lock = threading.Lock()  # guards _held_back; taken when the channel was found full, and to resume
+        self._lock = threading.Lock()  # guards _held_back; taken when the channel is full, and to resume processors
         self._held_back: set[Processor] = set()
 
     def __len__(self) -> int:
         return self._queue.qsize()
 
     def put(self, request: Request, processor: Processor) -> bool:
-        """False when the channel is full: `processor.resume` is called as soon as it is not."""
+        """Put a request. Returns False if the channel is full; `processor.resume` is called when there is room."""
         if self._queue.qsize() >= self.capacity:
             with self._lock:
                 self._held_back.add(processor)
-            # Handlers may have emptied it before they could see who is held back.
+            # Handlers may have emptied the channel before they could see that this processor is held back.
             if self._queue.qsize() >= self.capacity:
                 return False
             with self._lock:
@@ -38,7 +38,7 @@ class RequestChannel:
         return True
 
     def get(self) -> Request | None:
-        """The oldest request; blocks while there is none. None, to one caller each, after `close`."""
+        """Take the oldest request; blocks while there is none. Returns None after `close`."""
         request = self._queue.get()
         if self._held_back:
             with self._lock:
@@ -48,6 +48,6 @@ class RequestChannel:
         return request
 
     def close(self, getters: int) -> None:
-        """Let `getters` callers of `get` go, behind everything that was put before."""
+        """Make the next `getters` calls of `get` return None, after everything that was put before."""
         for _ in range(getters):
             self._queue.put(None)

@@ -1,4 +1,4 @@
-"""What a request handler may use: one object, built by `server/broker.py`, read-only to handlers."""
+"""The parts of the broker that a request handler may use: one object, built by `server/broker.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """The broker's parts, by the names that handlers know them by."""
+    """The broker's parts, for handlers, which must not assign to its attributes."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Services:
         self.consumer_offsets = consumer_offsets
         self.producer_ids = producer_ids
         self.endpoints_for = endpoints_for
-        """Where this broker is reached by who came in on that connection: as advertised, or as it was dialled."""
+        """This broker's endpoint for the client of a connection: the advertised one, else the one it connected to."""
 
     @property
     def groups(self) -> GroupCoordinator:

@@ -1,5 +1,6 @@
-"""A partition as a state machine: load, replay, append, fence by leader epoch, unload.
+"""A partition that holds the records of a state machine: load, replay, append, fence by leader epoch, unload.
 
-`replica.py` is what such a partition is written to and read from, `partition.py` its life, `loader.py` the thread that
-replays what is long. What the records mean is the business of who stands on it: groups, transactions.
+`shards.py` finds the partition of a key, `partition.py` is one partition from load to unload, `replica.py` the log that
+it is written to, `loader.py` the thread that replays, `deadlines.py` the timer. What the records mean is decided by the
+users of this package: `groups` and `transactions`.
 """

@@ -1,4 +1,4 @@
-"""One thread and one heap for everything in a coordinator that happens by itself at a time."""
+"""The timer of a coordinator: one thread and one heap for all calls that are to happen at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LOG = logging.getLogger(__name__)
 
 
 MOST_CANCELLED = 64
-"""Calls that were cancelled and are still in the heap; of more they are taken out when they are most of it."""
+"""Cancelled calls that may stay in the heap. If there are more, and they are most of it, they are taken out."""
 
 
 class Alarm:
-    """A call that is to come."""
+    """A scheduled call."""
 
     __slots__ = ("_deadlines", "call")
 
@@ -27,14 +27,14 @@ class Alarm:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """It is not to come any more; no-op when it has."""
+        """Cancel the call; no-op if it has happened."""
         self._deadlines.cancel(self)
 
 
 class Deadlines:
-    """Calls back when a time has come. The thread begins with the first call that is scheduled.
+    """Calls back at scheduled times, on one thread, which begins with the first scheduled call.
 
-    Without `threaded` somebody else calls `run_due`.
+    Without `threaded` there is no thread: the owner calls `run_due`.
     """
 
     def __init__(self, name: str, clock: Clock, threaded: bool = True):
@@ -49,11 +49,11 @@ class Deadlines:
         self._stopping = False
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds, the time that `schedule` counts in."""
+        """The time that `schedule` counts in: monotonic milliseconds."""
         return int(self._clock.monotonic() * 1000)
 
     def schedule(self, due_ms: int, call: Callable[[], None]) -> Alarm:
-        """Calls `call` on the thread, once, not before `due_ms`."""
+        """Call `call` on the thread, once, not before `due_ms`. What it raises is logged."""
         alarm = Alarm(self, call)
         with self._wake:
             if self._stopping:
@@ -68,7 +68,7 @@ class Deadlines:
         return alarm
 
     def cancel(self, alarm: Alarm) -> None:
-        """`alarm` is not to come any more; no-op when it has."""
+        """Cancel `alarm`; no-op if its call has happened."""
         with self._wake:
             if alarm.call is None:
                 return
@@ -80,7 +80,7 @@ class Deadlines:
                 self._cancelled = 0
 
     def every(self, interval_ms: int, call: Callable[[], object]) -> None:
-        """Calls `call` on the thread, again and again, the first time in `interval_ms`."""
+        """Call `call` on the thread again and again, the first time after `interval_ms`."""
 
         def run() -> None:
             try:
@@ -91,7 +91,7 @@ class Deadlines:
         self.schedule(self.now_ms() + interval_ms, run)
 
     def stop(self) -> None:
-        """Forgets everything that is scheduled and ends the thread."""
+        """Drop all scheduled calls and end the thread."""
         with self._wake:
             self._stopping = True
             self._heap.clear()
@@ -101,7 +101,7 @@ class Deadlines:
             thread.join()
 
     def run_due(self) -> int | None:
-        """Calls everything that is due; returns when the next one is, or None."""
+        """Make all calls that are due. Returns the time of the next one, or None."""
         while True:
             now_ms = self.now_ms()
             with self._wake:

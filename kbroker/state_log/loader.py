@@ -1,4 +1,4 @@
-"""The thread that replays partitions, so that a start does not wait for them."""
+"""The thread that replays partitions in the background, so that a start does not wait for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Loader:
-    """Runs loads one after the other on a thread that exists only while there are some."""
+    """Runs loads one after the other on a thread, which exists only while there are loads."""
 
     def __init__(self, name: str):
         self._name = name
@@ -21,7 +21,7 @@ class Loader:
         self._stopping = False
 
     def submit(self, load: Callable[[], None]) -> None:
-        """Runs `load` on the thread; what it raises is logged."""
+        """Run `load` on the thread; what it raises is logged. Ignored after `stop`."""
         with self._lock:
             if self._stopping:
                 return
@@ -31,7 +31,10 @@ class Loader:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Drops what has not begun and waits for what has; the loads themselves have to notice that they should end."""
+        """Drop the loads that have not begun, and wait for the running one.
+
+        A load has to notice by itself that it should end.
+        """
         with self._lock:
             self._stopping = True
             self._queue.clear()

@@ -1,4 +1,4 @@
-"""One partition that holds a state machine, from the day this broker leads it until it does not."""
+"""One partition that holds the records of a state machine, for as long as this broker leads it in one epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_SEQUENCE = -1
 
 
 class Producer(NamedTuple):
-    """Whose transaction a record belongs to."""
+    """The producer of the transaction that a record belongs to."""
 
     producer_id: int
     epoch: int
@@ -38,7 +38,7 @@ NO_PRODUCER = Producer(-1, -1)
 
 
 class Phase(Enum):
-    """Where a partition's state machine stands."""
+    """The life of a partition's state machine, in this order."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -46,10 +46,10 @@ class Phase(Enum):
 
 
 class StatePartition:
-    """Replays a partition's records, then appends to it, both under the leader epoch it was made with.
+    """Replays a partition's records, then appends to it, under the leader epoch that it was made with.
 
-    Appends of one partition take the lock that the caller guards the state with, so that records are in the order of
-    the changes they describe; this class needs no lock of its own.
+    The caller appends while it holds the lock that guards the state, so that records are in the order of the changes
+    they describe. This class has no lock of its own.
     """
 
     def __init__(self, name: TopicPartition, replica: Replica, clock: Clock, codec: int = 0):
@@ -58,15 +58,15 @@ class StatePartition:
         self.leader_epoch = replica.leader_epoch
         self.phase = Phase.LOADING
         self.active = threading.Event()
-        """Set once the phase is not LOADING any more."""
+        """Set when the phase is not LOADING any more."""
         self._clock = clock
         self._codec = codec
 
     def replay(self, take: Callable[[Batch], None], read_bytes: int) -> int:
-        """Hands every batch to `take`, oldest first, `read_bytes` read at a time; returns how many records there were.
+        """Hand every batch to `take`, oldest first, reading `read_bytes` at a time. Returns the number of records.
 
-        Stops early when the partition ends. A batch that is damaged is skipped with a line in the log; where no batch
-        can be made out any more the replay ends there with such a line. Raises what the replica's `read` raises.
+        Stops early when the partition ends. A damaged batch is skipped with an error in the log. If no further batch
+        can be found, the replay ends there, with an error in the log. Raises what the replica's `read` raises.
         """
         offset, count = self.replica.log_start_offset, 0
         while self.phase is Phase.LOADING and offset < self.replica.log_end_offset:
@@ -81,7 +81,7 @@ class StatePartition:
                 LOG.error("%s: nothing can be read from offset %d on: %s", self.name, offset, error)
                 break
             if offset == before:
-                break  # compaction has left nothing between here and the end
+                break  # compaction has removed all batches between here and the end
         return count
 
     def _replay_batch(self, data: Buffer, batch: Batch, take: Callable[[Batch], None]) -> int:
@@ -94,13 +94,13 @@ class StatePartition:
         return batch.info.record_count
 
     def activate(self) -> None:
-        """Everything is replayed: appends are accepted from now on."""
+        """Accept appends from now on: everything is replayed."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.ACTIVE
         self.active.set()
 
     def end(self) -> None:
-        """This broker does not lead the partition any more, or stops."""
+        """Refuse appends from now on: this broker stops, or does not lead the partition any more."""
         self.phase = Phase.ENDED
         self.active.set()
 
@@ -111,9 +111,10 @@ class StatePartition:
         producer: Producer = NO_PRODUCER,
         guard: int = NO_GUARD,
     ) -> None:
-        """Appends `records` as one batch; `committed` is told, perhaps before this returns.
+        """Append `records` as one batch. `committed` is called once with the outcome, perhaps before this returns.
 
-        With a producer they are of its transaction, and count when its marker says so; `guard` as in `Replica.append`.
+        With a producer the records belong to its transaction, and count once its commit marker is written. `guard` as
+        in `Replica.append`.
         """
         if self.phase is not Phase.ACTIVE:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
@@ -125,7 +126,8 @@ class StatePartition:
             codec=self._codec,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            # A batch with a producer has a sequence; of those that coordinators write nobody looks at it, as in Kafka.
+            # A batch with a producer needs a sequence. For batches that coordinators write it is not checked, as in
+            # Kafka.
             base_sequence=0 if is_transactional else NO_SEQUENCE,
             is_transactional=is_transactional,
         )

@@ -1,4 +1,4 @@
-"""What a state machine is written to: the leader's replica of one partition."""
+"""The leader's replica of one partition, as a state machine uses it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Committed: TypeAlias = Callable[[ErrorCode, int], None]
-"""Told once how an append ended: the error, and the base offset that the batch got (-1 with an error)."""
+"""Called once with the outcome of an append: the error, and the batch's base offset (-1 with an error)."""
 
 
 NO_GUARD = 0
 
 
 class Replica(Protocol):
-    """A partition as its leader sees it. Any thread."""
+    """A partition as its leader sees it. May be used by any thread."""
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the leadership that holds now."""
+        """The partition's leader epoch now."""
         ...
 
     @property
@@ -36,20 +36,24 @@ class Replica(Protocol):
         ...
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from the one that holds `offset` on, at least one; empty at the end."""
+        """Whole batches from the one that holds `offset` on, at least one, else up to `max_bytes`; empty at the end."""
         ...
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
-        """Appends one batch, as acks=all does. `committed` is called when it is as durable as that promises, perhaps
-        before this returns; with NOT_LEADER_OR_FOLLOWER when `leader_epoch` is over. `guard`: of `verify`, for a first
-        batch of a transaction; with INVALID_TXN_STATE when it needs one and has none that holds."""
+        """Append one batch, as acks=all does.
+
+        `committed` is called when the batch is as durable as acks=all promises, perhaps before this returns. It gets
+        NOT_LEADER_OR_FOLLOWER if `leader_epoch` is not the current one. The first batch of a transaction may need a
+        `guard` from `verify` that no marker has broken since; if it has none, `committed` gets INVALID_TXN_STATE.
+        """
         ...
 
     def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
-        """To be called before a transaction's coordinator is asked whether it is to begin here, or with `adds` to let
-        it begin here (KIP-890).
+        """Return a guard for a transaction that is about to begin in this partition.
 
-        Returns a guard, which the next marker of the producer breaks; NO_GUARD: nobody has to be asked. Raises
-        KbrokerError when a batch of the producer would be refused whatever the coordinator says.
+        To be called before the transaction's coordinator is asked whether the partition is in the transaction, or with
+        `adds` to add it (KIP-890). The next marker of the producer breaks the guard. NO_GUARD means that the
+        coordinator need not be asked. Raises KbrokerError if a batch of the producer would be refused whatever the
+        coordinator says.
         """
         ...

@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Lock(Protocol):
-    """A reentrant one: an append may be committed before it returns, and then calls back."""
+    """A reentrant lock: an append may be committed before it returns, and then calls back."""
 
     def acquire(self) -> bool: ...
     def release(self) -> None: ...
@@ -38,10 +38,10 @@ S = TypeVar("S", bound=Shard)
 
 
 class Shards(Generic[S]):
-    """Finds the shard of a key, opens and loads those that are not there yet. Any thread.
+    """Finds the shard of a key; opens and loads shards that are not open yet. May be used by any thread.
 
-    `make` makes a shard for a partition, `load` replays it, without its lock and perhaps for long; `end` tells it that
-    this broker does not lead it any more, and why whoever waits gets no other answer.
+    `make` makes the shard of a partition. `load` replays it, without its lock; that may take long. `end` ends a shard
+    that this broker does not lead any more; its ErrorCode is the answer to requests that wait.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Shards(Generic[S]):
         self._make, self._load_shard, self._end = make, load, end
         self._loader = Loader(f"{name}-loader")
         self._lock = threading.Lock()
-        """Guards what `_shards` holds; never held together with a shard's lock."""
+        """Guards `_shards`; never held together with a shard's lock."""
         self._shards: dict[int, S] = {}
         self._running = False
         self._said = ""
 
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Serves from now on; partitions that hold something are loaded in the background."""
+        """Serve from now on; the partitions that this broker leads are loaded in the background."""
         self._running = True
         for partition_id in self._topic.led_partitions():
             self._open(partition_id)
 
     def stop(self) -> None:
-        """Serves nobody any more."""
+        """Stop serving and end all shards."""
         self._running = False
         with self._lock:
             shards = list(self._shards.values())
@@ -80,7 +80,7 @@ class Shards(Generic[S]):
         self._loader.stop()
 
     def lead(self, partition_id: int) -> None:
-        """This broker leads the partition, perhaps in a new epoch."""
+        """Open the partition, which this broker leads now. If it is open in an older epoch, it is ended first."""
         shard = self.get(partition_id)
         replica = self._topic.replica(partition_id)
         if shard is not None and replica is not None and shard.partition.leader_epoch != replica.leader_epoch:
@@ -88,23 +88,24 @@ class Shards(Generic[S]):
         self._open(partition_id)
 
     def resign(self, partition_id: int) -> None:
-        """This broker does not lead the partition any more."""
+        """End the partition's shard: this broker does not lead the partition any more."""
         with self._lock:
             shard = self._shards.pop(partition_id, None)
         if shard is not None:
             self._end(shard, ErrorCode.NOT_COORDINATOR)
 
     def await_loaded(self, timeout_s: float) -> bool:
-        """Waits until what this broker leads is loaded; false when it is not in time."""
+        """Wait until all open shards are loaded. Returns False if one takes longer than `timeout_s`."""
         with self._lock:
             shards = list(self._shards.values())
         return all(shard.partition.active.wait(timeout_s) for shard in shards)
 
     # --- opening -----------------------------------------------------------------------------------------
     def prepare(self, key: str) -> ErrorCode:
-        """Makes sure that the key can be served: the topic exists, the partition is loaded or being so. May block.
+        """Make sure that the topic exists and that the key's partition is loaded or being loaded. May block.
 
-        NOT_COORDINATOR when another broker leads the partition, COORDINATOR_NOT_AVAILABLE when nobody can serve now.
+        Returns NOT_COORDINATOR if another broker leads the partition, and COORDINATOR_NOT_AVAILABLE if the key cannot
+        be served now.
         """
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -118,20 +119,23 @@ class Shards(Generic[S]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._said = ""
         partition_id = self.partition_for(key)
-        # All of a new topic: what is empty is loaded at once, and nobody who asks is told to wait for it.
+        # Open all partitions of a new topic here: they are empty, so no later request is told to wait for loading.
         for wanted in self._topic.led_partitions() if is_new else (partition_id,):
             self._open(wanted, run=lambda load: load())
         if partition_id not in self._topic.led_partitions():
             return ErrorCode.NOT_COORDINATOR
-        # A partition that could not be loaded is not among them any more.
+        # A partition whose loading failed is not in `_shards` any more.
         return ErrorCode.NONE if partition_id in self._shards else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def is_prepared(self, key: str) -> bool:
-        """Whether `prepare` has nothing to do for the key."""
+        """Whether the key's partition is open, so that `prepare` has nothing to do and does not block."""
         return self._running and self.partition_for(key) in self._shards
 
     def _open(self, partition_id: int, run: Callable[[Callable[[], None]], None] | None = None) -> S | None:
-        """The partition's shard; one that is new is loaded by `run`, without it in the background."""
+        """The partition's shard; None if this broker does not lead it.
+
+        A new shard is loaded by `run`, or in the background if `run` is None.
+        """
         with self._lock:
             shard = self._shards.get(partition_id)
             if shard is not None:
@@ -148,7 +152,7 @@ class Shards(Generic[S]):
             self._load_shard(shard)
         except KbrokerError as error:
             LOG.error("%s: cannot be loaded: %s", shard.partition.name, error)
-            with self._lock:  # whoever asks next tries again
+            with self._lock:  # the next request for it tries again
                 if self._shards.get(partition_id) is shard:
                     del self._shards[partition_id]
             self._end(shard, ErrorCode.NOT_COORDINATOR)
@@ -159,7 +163,7 @@ class Shards(Generic[S]):
         return java_string_hash(key) % (self._topic.partition_count() or self._topic.default_partition_count())
 
     def acquire(self, key: str) -> S | ErrorCode:
-        """The key's shard with its lock held, for the caller to release; or why the key is not served here now."""
+        """The key's shard with its lock held, which the caller releases; or why the key is not served here now."""
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition_id = self.partition_for(key)
@@ -175,12 +179,12 @@ class Shards(Generic[S]):
         return shard
 
     def get(self, partition_id: int) -> S | None:
-        """The partition's shard, loaded or not, without its lock; None when this broker does not lead it."""
+        """The partition's shard, loaded or not, without its lock; None if it is not open."""
         with self._lock:
             return self._shards.get(partition_id)
 
     def active(self) -> Iterator[S]:
-        """Those that are loaded, without their locks."""
+        """The shards that are loaded, in the order of their partitions, without their locks."""
         with self._lock:
             shards = [self._shards[partition_id] for partition_id in sorted(self._shards)]
         return (shard for shard in shards if shard.partition.phase is Phase.ACTIVE)

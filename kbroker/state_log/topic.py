@@ -1,4 +1,4 @@
-"""Where state is kept: what a coordinator asks of the internal topic that its records are in."""
+"""The internal topic of a coordinator's records, as the coordinator uses it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from kbroker.state_log.replica import Replica
 
 
 class StateTopic(Protocol):
-    """`__consumer_offsets` or `__transaction_state` as this broker sees it. Any thread."""
+    """`__consumer_offsets` or `__transaction_state` as this broker sees it. May be used by any thread."""
 
     def ensure(self) -> None:
-        """Creates it unless it exists. May block; raises KbrokerError when it cannot be created now."""
+        """Create the topic unless it exists. May block. Raises KbrokerError if it cannot be created now."""
         ...
 
     def partition_count(self) -> int | None:
-        """How many partitions it has; None while it does not exist."""
+        """The number of partitions; None while the topic does not exist."""
         ...
 
     def default_partition_count(self) -> int:
-        """How many it will have."""
+        """The number of partitions that the topic will get when it is created."""
         ...
 
     def led_partitions(self) -> Iterable[int]:

@@ -1,7 +1,7 @@
 """Kafka's small text files: offset checkpoints of a log directory, leader epochs and metadata of a partition.
 
-Checkpoints: version (0), number of entries, then one entry a line. All are replaced whole by rename, so a reader never
-finds half of one. On disk. Do not change.
+A checkpoint has the version (0), the number of entries, then one entry a line. Every file is replaced as a whole by
+rename, so a reader never finds half of a file. On disk. Do not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 EMPTY = "empty"
-"""What is wrong with leader epochs that are a file without a byte."""
+"""`DiskDamaged.what` of a leader epoch checkpoint that is an empty file."""
 
 
 def _load_lines(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
@@ -66,7 +66,7 @@ def _text_of(lines: Iterable[str], count: int) -> bytes:
 
 
 def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint; empty when there is none. Raises DiskDamaged."""
+    """Read an offset checkpoint; empty if the file is missing. Raises DiskDamaged if it is not one."""
     lines = _load_lines(fs, path, 3)
     return {TopicPartition(topic, int(partition_id)): int(offset) for topic, partition_id, offset in lines}
 
@@ -78,9 +78,10 @@ def store_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, in
 
 
 def load_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
-    """`(leader epoch, start offset)`, ascending; empty when there is none. Raises DiskDamaged.
+    """Read a leader epoch checkpoint as `(leader epoch, start offset)`, ascending; empty if the file is missing.
 
-    A file without a byte is damaged: Kafka makes such ones for logs that have nothing to lose yet, a power cut others.
+    Raises DiskDamaged if the file is not a checkpoint, or is empty. Kafka makes an empty file for a log that has
+    nothing to lose yet; a power cut leaves one for other logs too.
     """
     try:
         if not read_file(fs, path):
@@ -97,17 +98,17 @@ def store_epochs(fs: FileSystem, path: str, epochs: list[tuple[int, int]], *, du
 
 
 def encode_uuid(uuid: UUID) -> str:
-    """Kafka's text form: 22 characters of URL-safe base64."""
+    """Return Kafka's text form of a UUID: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
 
 
 def decode_uuid(text: str) -> UUID:
-    """Raises ValueError."""
+    """Parse Kafka's text form of a UUID. Raises ValueError if the text is not one."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
-    """The topic id in a partition.metadata; None when the file is missing, or damaged as by a power cut."""
+    """Read the topic id in a partition.metadata; None if the file is missing or damaged, as by a power cut."""
     try:
         fields = dict(line.split(": ", 1) for line in read_file(fs, path).decode().splitlines() if line)
         return decode_uuid(fields["topic_id"]) if fields["version"] == "0" else None
@@ -116,12 +117,16 @@ def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
 
 
 def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
-    """Write partition.metadata. Not synced: who opens the log knows the id, and writes it again where it is lost."""
+    """Write partition.metadata, without a sync: whoever opens the log knows the id and writes a lost file again."""
     replace_file(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), durable=False)
 
 
 def settle_topic_id(fs: FileSystem, directory: str, topic_id: UUID) -> None:
-    """A log's directory says that it is of this topic, anew where that is lost. Raises DiskDamaged for another's."""
+    """Check that a log's directory belongs to this topic; write its partition.metadata again if that is lost.
+
+    NO_UUID as the topic id checks nothing. A full disk is no error: the log can be read without the file. Raises
+    DiskDamaged if the file names another topic, OSError for the disk's other errors.
+    """
     path = f"{directory}/{PARTITION_METADATA}"
     found = load_topic_id(fs, path) if topic_id != NO_UUID else topic_id
     if found is None:

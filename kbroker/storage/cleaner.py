@@ -1,7 +1,8 @@
-"""The cleaner's threads: which compacted log is cleaned next, how fast, and what becomes of one that cannot be.
+"""The cleaner's threads: which compacted log is cleaned next, how fast, and what becomes of a log that cannot be.
 
-The rules of choice are Apache Kafka 3.9's (LogCleaner, LogCleanerManager): of the logs of which more than
-min.cleanable.dirty.ratio was never cleaned, or that hold a record older than max.compaction.lag.ms, the dirtiest.
+The rules of choice are Apache Kafka 3.9's (LogCleaner, LogCleanerManager). A log is due when more than
+min.cleanable.dirty.ratio of it was never cleaned, or when it holds a record older than max.compaction.lag.ms. The
+dirtiest log that is due comes first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class DirtyLog(NamedTuple):
 
 
 class Throttle:
-    """At most so many bytes a second, for all threads together."""
+    """A limit on the bytes that all threads together read and write in a second."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
@@ -50,7 +51,7 @@ class Throttle:
         self._free_at_s = 0.0
 
     def take(self, size: int, bytes_per_second: float) -> float:
-        """Seconds that who has just read or written `size` bytes must wait."""
+        """Return how many seconds a thread must wait that has just read or written `size` bytes."""
         with self._lock:
             now_s = self._clock.monotonic()
             self._free_at_s = max(self._free_at_s, now_s) + size / bytes_per_second
@@ -77,9 +78,9 @@ class LogCleaner:
         self._throttle = Throttle(clock)
         self._changed = threading.Condition()
         self._in_progress: dict[TopicPartition, bool] = {}
-        """Logs that are being cleaned, and whether that is to be given up."""
+        """Logs that are being cleaned. True: the cleaning is to be given up."""
         self._uncleanable: dict[Log, int] = {}
-        """Logs that are left alone until the next start, and their bytes."""
+        """Logs that are left alone until the next start, with their sizes in bytes."""
         self._threads: list[threading.Thread] = []
         self._is_stopping = threading.Event()
         self.last: dict[int, Cleaned] = {}
@@ -92,7 +93,7 @@ class LogCleaner:
     # --- threads
 
     def start(self) -> None:
-        """No-op where log.cleaner.enable is false."""
+        """Start the threads. No-op if log.cleaner.enable is false."""
         if not self._options.enabled:
             return
         self._is_stopping = threading.Event()
@@ -104,7 +105,7 @@ class LogCleaner:
             thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """What is being cleaned is given up, within a buffer's time."""
+        """End the threads. A cleaning in progress is given up before it reads or writes another buffer."""
         self._is_stopping.set()
         deadline_s = self._clock.monotonic() + timeout_s
         for thread in self._threads:
@@ -112,7 +113,7 @@ class LogCleaner:
         self._threads.clear()
 
     def update_options(self, options: CleanerOptions) -> None:
-        """The threads begin anew with other settings. No-op where they are the same."""
+        """Restart the threads with other settings. No-op if the settings are the same."""
         if options == self._options:
             return
         is_running = bool(self._threads)
@@ -123,16 +124,16 @@ class LogCleaner:
 
     @property
     def dead_threads(self) -> int:
-        """Threads that have ended before their time (Kafka: DeadThreadCount)."""
+        """The number of threads that have ended although nobody stopped them (Kafka: DeadThreadCount)."""
         return sum(not thread.is_alive() for thread in self._threads)
 
     @property
     def seconds_since_last_run(self) -> float:
-        """Since a thread looked for a log to clean."""
+        """The time since a thread last looked for a log to clean."""
         return self._clock.monotonic() - self._last_run_s
 
     def uncleanable(self) -> dict[str, tuple[int, int]]:
-        """Per log directory: partitions that are left alone after a failure, and their bytes."""
+        """Return, for each log directory, how many logs are left alone after a failure, and their bytes."""
         found: dict[str, tuple[int, int]] = {}
         with self._changed:
             for log, size in self._uncleanable.items():
@@ -155,7 +156,7 @@ class LogCleaner:
     # --- what the threads do
 
     def clean_filthiest(self, offset_map: DedupeMap, number: int = 0) -> bool:
-        """Clean the log that needs it most. Whether there was one, and it could be."""
+        """Clean the log that needs it most. False if no log is due or the cleaning failed."""
         chosen = self._claim(self._due())
         if chosen is None:
             return False
@@ -175,7 +176,7 @@ class LogCleaner:
             return chosen
 
     def _due(self) -> list[DirtyLog]:
-        """What is to be cleaned, the dirtiest first."""
+        """Return the logs that are due, the dirtiest first."""
         self._last_run_s = self._clock.monotonic()
         found: list[DirtyLog] = []
         for log in self._logs():
@@ -196,8 +197,8 @@ class LogCleaner:
         return sorted(due, key=lambda each: each.ratio, reverse=True)
 
     def _look_at(self, log: Log) -> DirtyLog | None:
-        """None for a log that cannot be looked at now."""
-        from kbroker.storage import compaction  # which a start without compacted logs does not need
+        """Return what there is to clean in a log; None if the log cannot be looked at now."""
+        from kbroker.storage import compaction  # imported here: a start without compacted logs does not need it
 
         try:
             log.open()
@@ -244,7 +245,7 @@ class LogCleaner:
         return max(0, self._clock.wall_ms() - log.options.max_compaction_lag_ms - oldest)
 
     def _clean(self, chosen: DirtyLog, offset_map: DedupeMap, number: int) -> bool:
-        """Whether it was done."""
+        """Clean a log. False if the cleaning was given up or failed."""
         log = chosen.log
         try:
             done = self._clean_and_store(chosen, offset_map)
@@ -304,7 +305,10 @@ class LogCleaner:
             raise CleaningAborted("cleanup.policy is not compact any more")
 
     def forget(self, log: Log, timeout_s: float = 10.0) -> None:
-        """The log goes: it is not touched any more when this returns."""
+        """Leave a log alone that is being deleted.
+
+        Once this returns the cleaner does not touch the log any more, unless `timeout_s` has passed.
+        """
         with self._changed:
             self._uncleanable.pop(log, None)
             if log.topic_partition in self._in_progress:

@@ -1,4 +1,4 @@
-"""`cleaner-offset-checkpoint`: up to where each compacted log of a directory was cleaned. In Kafka's format."""
+"""`cleaner-offset-checkpoint`: up to which offset each compacted log of a directory was cleaned. In Kafka's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class CleanerCheckpoint:
-    """One directory's. What it does not know is cleaned from its start: more work, nothing lost."""
+    """The cleaner's checkpoint of one log directory.
+
+    A log that is not in it is cleaned from its start: that costs more work and loses nothing.
+    """
 
     def __init__(self, fs: FileSystem, directory: str):
         self._fs = fs
@@ -24,12 +27,15 @@ class CleanerCheckpoint:
         self._offsets: dict[TopicPartition, int] = {}
 
     def load(self, entries: set[str]) -> None:
-        """`entries`: what is in the directory. Raises OSError. A damaged file is told of and made anew."""
+        """Read the checkpoint, or write an empty one if `entries`, the names in the directory, do not include it.
+
+        A damaged file is logged and counts as empty. Raises OSError.
+        """
         try:
             if CLEANER_OFFSETS in entries:
                 self._offsets = load_offsets(self._fs, self._path)
             else:
-                # As Kafka, there is one from the first start on.
+                # As in Kafka, the file exists from the first start on.
                 store_offsets(self._fs, self._path, {})
         except DiskDamaged as damage:
             logger.error("%s; compacted logs are cleaned from their start", damage)
@@ -42,13 +48,13 @@ class CleanerCheckpoint:
         return self._offsets.get(topic_partition)
 
     def store(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Everything below `offset` was cleaned; durable when this returns. Raises OSError."""
+        """Record, durably, that everything below `offset` was cleaned. Raises OSError."""
         with self._lock:
             self._offsets[topic_partition] = offset
             store_offsets(self._fs, self._path, self._offsets)
 
     def keep_only(self, known: Iterable[TopicPartition]) -> None:
-        """Forget logs that are no more: what was said of them must not be taken for a new one's. Raises OSError."""
+        """Forget logs that are not in `known`: a new log of the same name must not inherit an entry. Raises OSError."""
         known = set(known)
         with self._lock:
             if self._offsets.keys() - known:

@@ -1,4 +1,4 @@
-"""A log whose files are not open: what is known of it all the same, and how they are loaded."""
+"""A log whose files are not open: what is known about it, and how its files are loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class ClosedLog:
-    """What the checkpoints have said of a log, or it itself when it was closed. The log's lock guards changes."""
+    """What is known about a log while it is closed: from the checkpoints, or from the log when it was closed.
+
+    The log's lock guards changes.
+    """
 
     __slots__ = ("_may_have_gaps", "_progress", "is_clean", "recovery_point", "refusal", "start_offset")
 
@@ -29,11 +32,11 @@ class ClosedLog:
         may_have_gaps: bool,
     ):
         self.is_clean = is_clean
-        """Whether its files may be taken as they are."""
+        """Whether the files may be taken as they are, without recovery."""
         self.recovery_point = recovery_point
         self.start_offset = start_offset
         self.refusal = ""
-        """Why it is not loaded, for good: it would lose what it has."""
+        """Why the log is never loaded: recovery would lose records of a clean stop. Empty: it may be loaded."""
         self._progress = progress
         self._may_have_gaps = may_have_gaps
 
@@ -46,7 +49,7 @@ class ClosedLog:
         epochs: LeaderEpochs,
         leader_epoch: int,
     ) -> LoadedLog:
-        """Its files, recovered if need be. Raises OSError, StorageFailed and LogRefused."""
+        """Load the log's files, recovered if need be. Raises OSError, StorageFailed and LogRefused."""
         loader = LogLoader(
             fs,
             path,
@@ -76,13 +79,16 @@ class ClosedLog:
         return loaded
 
     def opened(self) -> None:
-        """The files are open: they need no recovery for as long as nothing is cut."""
+        """Note that the files were opened: they need no recovery until something is cut off."""
         self.is_clean = True
         self._may_have_gaps = False
 
     def cut(self, offset: int) -> None:
-        """The log is to end at `offset`: indexes, epochs and producers are made from what is left, however much that
-        is. A gap that was served is not its end."""
+        """Note that the log is cut at `offset`.
+
+        The next load makes indexes, epochs and producers from all that is left. It does not end the log at a gap: the
+        records behind the gap were being served.
+        """
         self.is_clean = False
         self._may_have_gaps = True
         self.start_offset = min(self.start_offset, offset)

@@ -1,6 +1,6 @@
-"""Compaction of one log: what it may clean, in which groups of segments, and the cleaning itself (Kafka 3.9: Cleaner).
+"""Compaction of one log: what may be cleaned, in which groups of segments, and the cleaning (Kafka 3.9: Cleaner).
 
-One thread cleans a log at a time. Reading and copying hold no lock; only the swap at the end of each group does.
+One thread cleans a log at a time. Reading and copying hold no lock; the swap at the end of each group holds the log's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.log.compaction.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.log.compaction.dedupe_map import DedupeMap
-from kbroker._core.wire.record_batch import FINDINGS, InvalidBatch
 from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker._core.log.scan.segment_scan import SegmentScan, SegmentWalk, find_batch
+from kbroker._core.wire.record_batch import FINDINGS, InvalidBatch
 from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
@@ -52,14 +52,16 @@ class Cleaned(NamedTuple):
     records_kept: int = 0
     map_bytes_read: int = 0
     map_s: float = 0.0
-    """What it took to fill the map."""
+    """Seconds that it took to fill the map."""
     elapsed_s: float = 0.0
     map_utilization: float = 0.0
 
 
 def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableSegment]:
-    """The segments that may be cleaned, from the log's first on: closed, flushed, decided (KIP-98), and older than
-    min.compaction.lag.ms.
+    """Return the segments that may be cleaned, from the log's first one on.
+
+    A segment may be cleaned if it is closed and flushed, if every transaction in it is decided (KIP-98), and if it is
+    older than min.compaction.lag.ms. The first segment that may not be cleaned ends the list.
     """
     segments = log.state.segments()
     bound = min(log.recovery_point, log.last_stable_offset, log.state.first_undecided_offset)
@@ -81,7 +83,7 @@ def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableS
 
 
 def dirty_ratio(segments: Sequence[CleanableSegment], first_dirty_offset: int) -> float:
-    """Share of the bytes that no cleaning has seen; 0 where there is nothing to clean."""
+    """Return the share of the bytes that no cleaning has seen; 0 if there is nothing to clean."""
     size = sum(at.size for at in segments)
     return sum(at.size for at in segments if at.end_offset > first_dirty_offset) / size if size else 0.0
 
@@ -89,7 +91,7 @@ def dirty_ratio(segments: Sequence[CleanableSegment], first_dirty_offset: int) -
 def groups_of(
     segments: Sequence[CleanableSegment], segment_bytes: int, index_max_bytes: int
 ) -> list[list[CleanableSegment]]:
-    """Neighbours that fit into one segment even if nothing of them goes."""
+    """Group neighbouring segments that fit into one segment even if compaction removes nothing from them."""
     groups: list[list[CleanableSegment]] = []
     for at in segments:
         group = groups[-1] if groups else []
@@ -107,16 +109,16 @@ def groups_of(
 
 
 Taken = Callable[[int], None]
-"""Told of bytes that were read or written; it may wait, and raises CleaningAborted."""
+"""Called with the number of bytes just read or written. It may wait, and raises CleaningAborted to end a cleaning."""
 
 
 def clean_log(
     log: Log, offset_map: DedupeMap, first_dirty_offset: int, io_size: int, on_io: Taken = lambda size: None
 ) -> Cleaned:
-    """Clean a log as far as the map goes.
+    """Clean a log, up to the offset at which the map is full.
 
-    Raises DiskDamaged (with file and position), OSError, StorageFailed, CleaningAborted; what was swapped in until then
-    stays, the rest of the log is as it was.
+    Raises DiskDamaged (with file and position), OSError, StorageFailed, CleaningAborted. Segments that were swapped in
+    before an error stay; the rest of the log is unchanged.
     """
     return _Cleaning(log, offset_map, first_dirty_offset, io_size, on_io).run()
 
@@ -159,7 +161,7 @@ class _Cleaning:
             transactions = Transactions(self._aborted)
             behind = self._legacy_horizon_ms()
             producers = _last_batches(self._log)
-            # Where the last batch of a producer is kept, the one before goes: the last one must not be lost after that.
+            # The earlier batches of a producer go because its last one is kept: that one must be durable before.
             self._log.flush()
             cleaned = [at for at in self._segments if at.base_offset < end_offset]
             for group in groups_of(cleaned, self._options.segment_bytes, self._options.index_max_bytes):
@@ -183,7 +185,7 @@ class _Cleaning:
         self._map.clear(for_many=sum(at.size for at in dirty) > self._map.size)
         if not dirty:
             return
-        # Transactions whose markers are not among these were over before.
+        # A transaction whose marker is before the dirty segments ended before them.
         transactions = Transactions(entry for entry in self._aborted if entry[2] >= dirty[0].base_offset)
         for at in dirty:
             for chunk in _Chunks(self._log, at, self._buffer, self._on_io):
@@ -195,11 +197,14 @@ class _Cleaning:
                 self._map_bytes_read += chunk.taken
                 if is_full:
                     return
-            # Offsets that are missing at its end are behind us too.
+            # Offsets that are missing at the segment's end are done with too.
             self._map.latest_offset = max(self._map.latest_offset, at.end_offset - 1)
 
     def _legacy_horizon_ms(self) -> int:
-        """Tombstones of magic 0 and 1 go from segments that were written before (Kafka: legacyDeleteHorizonMs)."""
+        """Return the time of change up to which a segment loses its tombstones of magic 0 and 1.
+
+        Kafka: legacyDeleteHorizonMs.
+        """
         clean = [at for at in self._segments if at.base_offset < self._first_dirty_offset]
         if not clean:
             return 0
@@ -222,11 +227,11 @@ class _Cleaning:
             segment = write_indexes(fs, log.path, base_offset, scan, names.CLEANED)
             has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
             if has_index:
-                # An empty one too, so that a restart in the middle of the swap can tell the new from the old.
+                # Written even if it is empty, so that a restart in the middle of the swap can tell new from old.
                 entries = [names.ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:]]
                 segment.aborted_count = len(entries)
                 write_file(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
-            # As Kafka: what a segment's time of change decides goes by when its messages were written.
+            # As in Kafka, the new segment keeps the old one's time of change: when its messages were written.
             os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
         except BaseException:
             discard_cleaned(fs, log.path, base_offset)
@@ -261,7 +266,7 @@ class _Cleaning:
                     self._on_io(len(copy.output))
                     written += len(copy.output)
                     if written - handed_over >= _WRITEBACK:
-                        # The disk writes while the next ones are made, not all of it at the sync.
+                        # The disk writes while the next batches are copied, instead of everything at the sync.
                         self._fs.start_writeback(fd, written - handed_over, handed_over)
                         handed_over = written
                     self._bytes_read += copy.taken
@@ -280,20 +285,20 @@ class _Chunk:
         self.position = position
         self.data = data
         self.taken = 0
-        """Whoever reads it says how many bytes he took."""
+        """How many bytes of the chunk its reader took; the reader sets it."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        """What is wrong with a batch is told with the file and where in it."""
+        """Turn an InvalidBatch into DiskDamaged with the file and the position in it."""
         if isinstance(error, InvalidBatch):
             what = FINDINGS[error.finding][2] if error.__cause__ is None else str(error.__cause__)
             raise DiskDamaged(self.path, self.position + error.position, what) from error
 
 
 class _Buffer:
-    """Memory that a cleaning reads into; as large as the largest batch once that was met."""
+    """Memory that a cleaning reads into. It grows until the largest batch fits."""
 
     def __init__(self, size: int):
         self.view = memoryview(bytearray(size))
@@ -305,7 +310,7 @@ class _Buffer:
 
 
 class _Chunks:
-    """A segment's bytes, a buffer at a time. What a reader leaves of a chunk begins the next."""
+    """A segment's bytes, a buffer at a time. Bytes that the reader of a chunk does not take begin the next chunk."""
 
     def __init__(self, log: Log, segment: CleanableSegment, buffer: _Buffer, on_io: Taken):
         self._fs = log.context.fs
@@ -338,7 +343,7 @@ class _Chunks:
 
     @staticmethod
     def _read(fd: int, into: memoryview, position: int) -> int:
-        """How much there is of it."""
+        """Fill `into` from the file at `position`; return how many bytes there were."""
         done = 0
         while done < len(into) and (got := os.preadv(fd, [into[done:]], position + done)):
             done += got
@@ -358,9 +363,9 @@ def _last_batches(log: Log) -> LastBatches:
 
 
 def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
-    """The entries of every .txnindex: (producer id, first offset, last offset, last stable offset).
+    """Return the entries of every .txnindex: (producer id, first offset, last offset, last stable offset).
 
-    Also of segments that cannot be cleaned yet: what was aborted there may have begun before.
+    Segments that cannot be cleaned yet are included: a transaction aborted in one may have begun in an earlier one.
     """
     found: list[tuple[int, int, int, int]] = []
     for at in log.state.segments():
@@ -373,7 +378,7 @@ def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
 
 
 def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
-    """Largest timestamp of the first batch of each closed segment that was not cleaned yet."""
+    """Return the largest timestamp of the first batch of each closed segment that was not cleaned yet; -1 if empty."""
     found = []
     for at, behind in itertools.pairwise(log.state.segments()):
         if behind.base_offset > first_dirty_offset:

@@ -34,7 +34,7 @@ _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
 class DirectoryInUse(KbrokerError):
-    """Another process has the log directory."""
+    """Another process has locked the log directory."""
 
 
 class WrongDirectory(KbrokerError):
@@ -50,15 +50,15 @@ class MetaProperties(NamedTuple):
 
 
 class DirectoryLock:
-    """`.lock` with flock, as Kafka; the holder's pid is in it, for people."""
+    """The lock on a log directory's `.lock`, by flock and by fcntl. The file holds the owner's pid, for people."""
 
     def __init__(self, path: str):
         self._path = f"{path}/{LOCK}"
-        # Not through the injected file system: a lock is of this process, not of the disk.
+        # Not through the injected file system: a lock belongs to this process, not to the disk.
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Java's FileLock is the other kind; both, so that neither broker starts over the other.
+            # Java's FileLock is an fcntl lock: with both kinds, kbroker and Kafka keep each other out.
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
@@ -68,7 +68,7 @@ class DirectoryLock:
             by = f" by process {holder}" if holder.isdigit() else ""
             raise DirectoryInUse(f"log directory {path} is in use{by}; stop that broker or choose another") from None
         pid = f"{os.getpid()}\n".encode()
-        with contextlib.suppress(OSError):  # a full disk; an earlier pid's place is this one's
+        with contextlib.suppress(OSError):  # a full disk may refuse, but not where an earlier pid is
             os.ftruncate(self._fd, os.pwrite(self._fd, pid, 0))
 
     def release(self) -> None:
@@ -78,7 +78,11 @@ class DirectoryLock:
 
 
 def load_meta_properties(fs: FileSystem, path: str) -> MetaProperties | None:
-    """None when there is no such file. Raises WrongDirectory when the directory is not for us to use."""
+    """Read meta.properties; None if the file is missing.
+
+    Raises WrongDirectory if the file is unreadable or of another version, or if the directory is that of a Kafka in
+    KRaft mode; OSError.
+    """
     file = f"{path}/{META_PROPERTIES}"
     names_in_it = fs.list_directory(path)
     if METADATA_LOG in names_in_it:
@@ -110,7 +114,10 @@ def load_meta_properties(fs: FileSystem, path: str) -> MetaProperties | None:
 
 
 def _parsed(file: str, fields: dict[str, tuple[str, int]], name: str, parse: Callable[[str], _T]) -> _T | None:
-    """None for a field that is not there: Kafka before 0.10.1 wrote no cluster.id, before 3.7 no directory.id."""
+    """Parse one field; None if it is missing. Kafka before 0.10.1 wrote no cluster.id, before 3.7 no directory.id.
+
+    Raises WrongDirectory if its value cannot be parsed.
+    """
     if name not in fields:
         return None
     text, position = fields[name]
@@ -129,7 +136,10 @@ def _unreadable(file: str, position: int, what: str) -> WrongDirectory:
 
 
 def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: str) -> MetaProperties:
-    """The directory's identity, made where it is missing. Raises WrongDirectory when it is another's."""
+    """Read the directory's identity; write what is missing of it.
+
+    Raises WrongDirectory if the directory belongs to another broker or cluster.
+    """
     found = load_meta_properties(fs, path)
     if found is not None:
         if found.node_id is not None and found.node_id != node_id:
@@ -140,7 +150,7 @@ def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: 
             raise WrongDirectory(f"log directory {path} belongs to cluster {found.cluster_id}, not to {cluster_id}")
         if found.node_id is not None and (found.cluster_id or "") == cluster_id:
             return found
-    # Only KRaft gives directories ids; one that is there stays.
+    # Only KRaft gives directories ids; an id that is already there is kept.
     directory_id = found.directory_id if found else None
     fields = [f"broker.id={node_id}", "version=0"]
     if cluster_id:
@@ -154,7 +164,10 @@ def ensure_meta_properties(fs: FileSystem, path: str, node_id: int, cluster_id: 
 
 
 def take_clean_mark(fs: FileSystem, path: str, entries: set[str]) -> bool:
-    """Whether the directory was stopped cleanly; the mark is gone, durably, before anything is changed."""
+    """Remove the clean mark, durably, and return whether there was one: the directory was stopped cleanly.
+
+    Call it before anything in the directory is changed. `entries` are the names in the directory.
+    """
     if CLEAN_MARK not in entries:
         return False
     fs.unlink(f"{path}/{CLEAN_MARK}")
@@ -163,12 +176,12 @@ def take_clean_mark(fs: FileSystem, path: str, entries: set[str]) -> bool:
 
 
 def set_clean_mark(fs: FileSystem, path: str) -> None:
-    """Everything is flushed and every checkpoint written."""
+    """Write the clean mark. Call it once everything is flushed and every checkpoint written."""
     replace_file(fs, f"{path}/{CLEAN_MARK}", b'{"version":0,"brokerEpoch":-1}')
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """`topic-partition`; None for anything else, such as a directory on its way out."""
+    """Parse a directory name `topic-partition`; None for any other name, such as one with `-delete` at its end."""
     if name.endswith((names.DIRECTORY_DELETE, names.DIRECTORY_STRAY, names.DIRECTORY_FUTURE)):
         return None
     match = _PARTITION_DIRECTORY.fullmatch(name)
@@ -178,12 +191,12 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def stray_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
-    """`topic-partition.<32 hex digits>-stray`: a directory that nobody knows, out of the way but kept."""
+    """Return `topic-partition.<32 hex digits>-stray`: the name under which an unknown directory is kept."""
     return _departed_name(topic_partition, randomness, names.DIRECTORY_STRAY)
 
 
 def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
-    """`topic-partition.<32 hex digits>-delete`, the topic cut so that it is a file name."""
+    """Return `topic-partition.<32 hex digits>-delete`, the topic cut so that the name has at most 255 characters."""
     return _departed_name(topic_partition, randomness, names.DIRECTORY_DELETE)
 
 
@@ -193,7 +206,7 @@ def _departed_name(topic_partition: TopicPartition, randomness: random.Random, s
 
 
 def is_directory(fs: FileSystem, path: str) -> bool:
-    """Whether it can be listed. Raises OSError when the disk does not tell."""
+    """Return whether a path is a directory. Raises OSError if the disk does not tell."""
     try:
         fs.list_directory(path)
     except NotADirectoryError:
@@ -202,7 +215,7 @@ def is_directory(fs: FileSystem, path: str) -> bool:
 
 
 def remove_partition_directory(fs: FileSystem, path: str) -> None:
-    """Every file, then the directory; no-op when it is gone. A log directory holds no directories."""
+    """Remove a partition's files, then its directory. No-op if it is gone. It holds no subdirectories."""
     try:
         entries = fs.list_directory(path)
     except FileNotFoundError:
@@ -213,12 +226,12 @@ def remove_partition_directory(fs: FileSystem, path: str) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """For people: 'permission denied (/var/lib/kbroker/.lock)'."""
+    """Return an error as text for people: 'permission denied (/var/lib/kbroker/.lock)'."""
     return f"{(error.strerror or str(error)).lower()} ({error.filename})" if error.filename else str(error)
 
 
 def make_directory(fs: FileSystem, path: str) -> None:
-    """A log directory and those above it, durably. Raises StorageFailed with what is wrong."""
+    """Make a log directory and its missing parents, durably. Raises StorageFailed with the reason."""
     missing: list[str] = []
     at = path
     while at and not os.path.isdir(at):  # noqa: PTH112

@@ -1,4 +1,4 @@
-"""How much room the disks of the log directories have, and a line in the log when it becomes little."""
+"""How much space the disks of the log directories have, and a warning when it runs low."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ logger = logging.getLogger("kbroker.storage")
 
 CHECK_INTERVAL_MS = 10_000
 FULL_BELOW = 1 << 20
-"""Bytes; with less a disk is as good as full. A batch of the default largest size would not fit."""
+"""Bytes: a disk with less free space counts as full. A batch of the default largest size would not fit."""
 _AGAIN_ABOVE = 1.1
-"""Of the share at which there is a warning: with more it is over, and the next one is another warning."""
+"""Factor on the warning's share of free space: above it the warning is over, and the next one is logged again."""
 
 
 class DiskSpace(NamedTuple):
-    """Of the file system that a directory is in, in bytes."""
+    """The space of the file system that a directory is in, in bytes."""
 
     free: int
-    """For this process: without what is kept for the administrator."""
+    """What this process may use: without the blocks reserved for the superuser."""
     total: int
 
 
 def space_of(path: str) -> DiskSpace | None:
-    """None where the disk does not tell."""
+    """Return the space of the file system at `path`; None if the disk does not tell."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -37,9 +37,9 @@ def space_of(path: str) -> DiskSpace | None:
 
 
 def is_full(directory: LogDirectory) -> bool:
-    """Whether appends would be refused for lack of space, by a quota too.
+    """Return whether appends would be refused for lack of space or by a quota. False if the directory is offline.
 
-    Where one was, and nobody has appended since, a file is made to see whether there is space again.
+    If an append was refused and none has succeeded since, a file is made to see whether there is space again.
     """
     if directory.is_offline:
         return False
@@ -67,14 +67,14 @@ def _takes_a_file(directory: str) -> bool:
 
 
 class SpaceWatch:
-    """Warns of directories whose disk has less than `percent` of its space left; 0: never."""
+    """Warns about directories whose disk has less than `percent` of its space free; 0: never."""
 
     def __init__(self, percent: int):
         self._percent = percent
         self._low: set[str] = set()
 
     def look(self, directories: Iterable[LogDirectory]) -> None:
-        """A line for each that has become low since the last look, and for each that is not any more."""
+        """Log a line for each directory whose space has become low since the last call, or is not low any more."""
         for directory in directories:
             space = space_of(directory.path)
             if space is None or directory.is_offline or not space.total:

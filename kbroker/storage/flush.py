@@ -1,7 +1,8 @@
-"""Who flushes: threads per log directory that fsync partitions as acks wait for them; the look for what is due by time.
+"""Who flushes: the flusher threads of a log directory, and the check for logs whose flush is due by time.
 
-The work itself is compiled (`partition_flush`): one fdatasync serves every ack that waits for that partition, different
-partitions are synced in parallel, and after a failed one the directory is offline.
+The flusher threads fsync the partitions that acks wait for. The work itself is compiled (`partition_flush`): one
+fdatasync serves every ack that waits for that partition, different partitions are synced in parallel, and a failed
+fdatasync takes the directory offline.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class Flushers:
             thread.start()
 
     def stop(self) -> None:
-        """What is queued is flushed before this returns."""
+        """End the threads. Every queued partition is flushed before this returns."""
         self._directory.stop_flushers()
         for thread in self._threads:
             if thread.ident is not None:  # a start that failed started none
                 thread.join()
-        # Whatever was asked for when there was nobody left.
+        # Flush what was queued after the threads had ended.
         self._directory.run_flusher()
 
 
 def request_due_flushes(logs: Iterable[Log]) -> int:
-    """Ask the flushers for every log that holds records older than its flush.ms. How many."""
+    """Ask for a flush of every log with unflushed records older than its flush.ms. Return how many logs that are."""
     count = 0
     for log in logs:
         if log.state.unflushed_ms >= log.options.flush_ms:

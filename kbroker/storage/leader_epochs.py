@@ -16,7 +16,11 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class LeaderEpochs:
-    """Ascending `(epoch, start offset)`. The log's lock guards it."""
+    """A partition's leader epochs as `(epoch, start offset)`, ascending. The log's lock guards it.
+
+    A full disk is no error here: what could not be stored is kept in memory, and `is_stored` is False. The disk's
+    other errors are raised as OSError.
+    """
 
     def __init__(self, fs: FileSystem, directory: str):
         self._fs = fs
@@ -24,11 +28,11 @@ class LeaderEpochs:
         self._entries: list[tuple[int, int]] = []
         self._is_durable = True
         self.is_stored = True
-        """Whether the file says what is known here; not where a full disk was in the way."""
+        """Whether the file holds what is known here. False after a full disk has prevented a write."""
         self._log_start_offset = 0
 
     def load(self) -> bool:
-        """Read the checkpoint; False when it is damaged, then it is empty and the log has to be scanned for it."""
+        """Read the checkpoint. False if it is damaged: then no epoch is known, and the log has to be scanned."""
         try:
             self._entries = checkpoints.load_epochs(self._fs, self._path)
             return True
@@ -44,11 +48,11 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """-1 when there is none."""
+        """The newest epoch; -1 if there is none."""
         return self._entries[-1][0] if self._entries else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """`epoch` begins at `start_offset`. Entries that contradict it go: later offsets and later epochs."""
+        """Add `epoch`, which begins at `start_offset`. Entries with a later offset or a later epoch are dropped."""
         if self._entries and self._entries[-1][0] == epoch:
             return
         kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
@@ -63,15 +67,15 @@ class LeaderEpochs:
             self._store(True)
 
     def begin_at(self, start_offset: int) -> None:
-        """The log starts here: the epoch in force begins here in what is stored from now on.
+        """Note the log's new start: in what is stored from now on, the epoch in force there begins at it.
 
-        So the file never says less than log-start-offset-checkpoint, if it is durable first: a start takes that for a
-        flipped bit.
+        Store this durably before log-start-offset-checkpoint. A broker's start that finds an earlier offset here than
+        in that checkpoint takes it for a flipped bit.
         """
         self._log_start_offset = start_offset
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs below the log's new start, durably; the one in force there begins at it."""
+        """Forget epochs below the log's new start, durably. The epoch in force there begins at the new start."""
         self.begin_at(start_offset)
         if self._from_start() == self._entries and self._is_durable:
             return
@@ -82,11 +86,11 @@ class LeaderEpochs:
         return [(self._entries[at - 1][0], self._log_start_offset), *self._entries[at:]] if at else self._entries
 
     def forget(self) -> None:
-        """What is known is wrong: the log is asked. Nothing is written before."""
+        """Forget every epoch, in memory only: they are wrong, and the log is to be scanned."""
         self._entries = []
 
     def replace_from(self, offset: int, entries: list[tuple[int, int]], end_offset: int) -> None:
-        """What a scan has found from `offset` to the log's end takes the place of what was known there."""
+        """Replace the entries from `offset` to the log's `end_offset` with those that a scan has found."""
         kept = [entry for entry in self._entries if entry[1] < offset]
         for entry in [*entries, *(entry for entry in self._entries if entry[1] >= max(offset, end_offset))]:
             if not kept or entry[0] > kept[-1][0]:
@@ -96,7 +100,7 @@ class LeaderEpochs:
             self._store(True)
 
     def cover(self, earlier: list[tuple[int, int]]) -> None:
-        """What a scan has found below the first entry comes before it."""
+        """Add the entries that a scan has found below the first known one."""
         first_epoch, first_offset = self._entries[0] if self._entries else (1 << 31, 1 << 63)
         below = [entry for entry in earlier if entry[1] < first_offset and entry[0] <= first_epoch]
         if below:
@@ -105,7 +109,7 @@ class LeaderEpochs:
             self._store(True)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """`(epoch, end offset)` of the largest epoch up to this one; (-1, -1) when it is unknown (KIP-279)."""
+        """Return `(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) if it is unknown (KIP-279)."""
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest:
             return NO_LEADER_EPOCH, -1
         if epoch == self.latest:
@@ -115,17 +119,20 @@ class LeaderEpochs:
         return (self._entries[above - 1][0] if above else epoch), end_offset
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`, -1 when unknown."""
+        """Return the epoch that wrote `offset`; -1 if it is unknown."""
         return epoch_at(self._entries, offset)
 
     def make_durable(self) -> None:
-        """What was stored without a sync is synced. Raises OSError."""
+        """Store the entries again with a sync, if they were stored without. Raises OSError."""
         if not self._is_durable:
             self._write(True)
 
     def settle(self) -> None:
-        """What a full disk has kept from being written down is written down, before checkpoints say that the log is
-        flushed so far, or begins there: until then recovery finds the epochs in the records. Raises OSError."""
+        """Store what a full disk has kept from being stored. Raises OSError.
+
+        Call it before a checkpoint says that the log is flushed up to an offset or begins at one. Until then recovery
+        finds the epochs in the records.
+        """
         if not self.is_stored:
             self._write(True)
 
@@ -144,6 +151,6 @@ class LeaderEpochs:
 
 
 def epoch_at(entries: Sequence[tuple[int, int]], offset: int) -> int:
-    """Of `(epoch, start offset)` ascending, the epoch that wrote `offset`; -1 when unknown."""
+    """Return the epoch that wrote `offset`; -1 if unknown. `entries` are `(epoch, start offset)`, ascending."""
     at = bisect_right([start for _, start in entries], offset)
     return entries[at - 1][0] if at else NO_LEADER_EPOCH

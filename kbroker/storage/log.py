@@ -14,9 +14,8 @@ import weakref
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
-from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.log.partition_state import PartitionState
-from kbroker._core.log.segment_list import SegmentHandle
+from kbroker._core.log.segment_list import SegmentHandle, SegmentView
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, lookup, retention
@@ -33,7 +32,7 @@ from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swa
 
 logger = logging.getLogger("kbroker.storage")
 
-# What `prepare` is asked for: the PREPARE_* of _core/log/partition.pxd.
+# The kinds of `prepare`: PREPARE_* in _core/log/partition.pxd.
 _OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED = 1, 2, 3, 4, 5, 6, 7
 
 
@@ -71,17 +70,17 @@ class Log(LogRecords):
             may_have_gaps=may_have_gaps,
         )
         self.written_recovery_point = recovery_point
-        """What recovery-point-offset-checkpoint on the disk says."""
+        """This log's entry in recovery-point-offset-checkpoint on the disk."""
         self._durable_start_offset = log_start_offset
         self._leader_epoch = 0
         self._epochs = LeaderEpochs(self._fs, path)
         self._is_shut = False
         self._closed_size: int | None = None
-        """Bytes of the segments on disk, as far as somebody has asked: nothing changes them before the log is open."""
+        """Bytes of the segments on disk, once somebody has asked: nothing changes them before the log is open."""
         self.history = 0
-        """Goes up when offsets may stand for other records than before."""
+        """Counts the truncations: after one, an offset may be that of another record than before."""
         self.truncated_to = NEVER
-        """The lowest offset of a truncation of which the cleaner's checkpoint does not know yet."""
+        """The lowest offset of the truncations that the cleaner's checkpoint does not know of yet."""
         self.state = PartitionState(
             directory,
             topic_partition.topic,
@@ -105,7 +104,10 @@ class Log(LogRecords):
         directory: LogDirectory,
         context: LogContext,
     ) -> Log:
-        """Make the directory of a new, empty log. Its name is durable with the first flush."""
+        """Make the directory of a new, empty log. The first flush makes the directory's name durable.
+
+        Raises OSError for the directory, StorageFailed for the files in it.
+        """
         context.fs.mkdir(path)
         log = cls(path, topic_partition, topic_id, options, directory, context)
         with log.storage_errors:
@@ -116,11 +118,11 @@ class Log(LogRecords):
     def __str__(self) -> str:
         return str(self.topic_partition)
 
-    # --- what it knows; opens the log where the answer needs it
+    # --- what the log knows; a question opens the log if the answer needs it
 
     @property
     def path(self) -> str:
-        """Its directory."""
+        """The log's directory."""
         return self._files.path
 
     @property
@@ -152,28 +154,32 @@ class Log(LogRecords):
         return self.state.last_stable_offset
 
     def visible_end(self, *, committed: bool = False) -> int:
-        """The end of what a consumer may see: the high watermark or the last stable offset, as far as
-        log.flush.visibility lets it.
+        """Return the end of what a consumer may see: the high watermark or, if `committed`, the last stable offset.
+
+        With log.flush.visibility=flushed it is not beyond what is flushed.
         """
         self.open()
         return self.state.visible_end(committed)
 
     @property
     def recovery_point(self) -> int:
-        """Segments that end below need no recovery after a power cut; known without opening the log."""
+        """Segments that end below this offset need no recovery after a power cut. Known without opening the log."""
         return self.state.recovery_point if self.state.state == "open" else self._closed.recovery_point
 
     @property
     def checkpointed_start_offset(self) -> int:
-        """What log-start-offset-checkpoint has to say; known without opening the log.
+        """The log start offset that log-start-offset-checkpoint has to hold. Known without opening the log.
 
-        Said even where the first segment's name says the same: deleted segments' names may come back in a power cut.
+        It is stored even if it is the first segment's base offset: a power cut may bring deleted segments back.
         """
         return self.state.log_start_offset if self.state.state == "open" else self._closed.start_offset
 
     @property
     def leader_epoch(self) -> int:
-        """As it will be once the log is open, too: what was loaded before must not take itself for of another epoch."""
+        """The log's leader epoch. Known without opening the log, and not changed by opening it.
+
+        A coordinator notes the epoch when it loads a log, and is refused if another epoch is in force at its append.
+        """
         return max(self._leader_epoch, self.state.leader_epoch)
 
     @property
@@ -188,9 +194,11 @@ class Log(LogRecords):
     # --- opening and closing
 
     def open(self) -> None:
-        """Make the log serve, recovered if need be. No-op when it is open.
+        """Open the log, and recover it if need be. No-op if it is open.
 
-        Raises StorageFailed, ProtocolError; DiskDamaged where the directory is of another topic.
+        Raises StorageFailed if the disk refuses, if the log was refused before, or if the broker stops; ProtocolError
+        (UNKNOWN_TOPIC_OR_PARTITION) if the log is deleted; DiskDamaged if the directory is that of another topic or
+        the log would lose records (`LogRefused`).
         """
         if self.state.state == "open":
             return
@@ -219,15 +227,15 @@ class Log(LogRecords):
         loaded = self._closed.load(
             self.topic_partition, self._fs, self.path, self._options, self._epochs, self._leader_epoch
         )
-        # As Kafka: what has expired while nobody looked is not taken up again.
+        # As in Kafka, producers that have expired meanwhile are not loaded.
         loaded.producers.expire(self._oldest_producer_ms())
         self._closed.recovery_point = loaded.flushed_offset
         self._durable_start_offset = min(self._durable_start_offset, loaded.log_start_offset)
         if loaded.flushed_offset < promised:
-            # Before anything is appended: the next recovery must not take for flushed what comes where something
-            # was truncated or lost.
+            # Before anything is appended: the checkpoint on the disk would call new records flushed that take the place
+            # of truncated or lost ones.
             self.context.on_recovery_point_lowered(self)
-        # Once it is open others append at once.
+        # Before the log is open: from then on others append at once.
         self._begin_epoch(loaded.log_end_offset)
         self._files.open(loaded, self._roll_jitter_ms)
         self._closed.opened()
@@ -235,7 +243,10 @@ class Log(LogRecords):
             self.state.request_flush()
 
     def close(self) -> None:
-        """Flush, write down what the next open would else have to read the log for, close. Raises StorageFailed."""
+        """Flush the log, store its indexes and producers so that the next open need not read it, and close it.
+
+        No-op if it is not open. Raises StorageFailed.
+        """
         with self._lock:
             if self.state.state != "open":
                 return
@@ -247,13 +258,13 @@ class Log(LogRecords):
                 self._epochs.settle()
                 self._files.store_snapshot()
                 self._release_allocated(self._files.active)
-                # Indexes may have been made anew: after a clean stop nobody looks whether they tell of this log.
+                # Recovery may have replaced indexes. They are trusted after a clean stop: their names must be durable.
                 self._fs.sync_directory(self.path)
             self._keep_offsets()
             self.state.close()
 
     def shut(self) -> bool:
-        """Close for good, at the broker's stop. False when the log has to be recovered at the next start."""
+        """Close the log for good, at the broker's stop. False if it has to be recovered at the next start."""
         with self._lock:
             self._is_shut = True
             self.close()
@@ -266,7 +277,7 @@ class Log(LogRecords):
     # --- producers and flushes
 
     def active_producers(self) -> list[ActiveProducer]:
-        """Every producer that is remembered here, by id (KIP-664)."""
+        """Return every producer that this log remembers, by id (KIP-664)."""
         self.open()
         producers, _ = self.state.producers()
         return [
@@ -275,40 +286,45 @@ class Log(LogRecords):
         ]
 
     def flush(self) -> None:
-        """Everything appended before the call survives a power cut. Raises StorageFailed."""
+        """Flush: everything appended before the call survives a power cut. Raises StorageFailed."""
         self.open()
         self.state.flush()
 
     # --- lookups
 
     def offset_for_timestamp(self, timestamp: int) -> lookup.TimestampOffset | None:
-        """The first record at or after `timestamp`, by segments' and batches' largest timestamps (KIP-33)."""
+        """Return the first record at or after `timestamp`; None if there is none (KIP-33).
+
+        Segments and batches are chosen by their largest timestamps.
+        """
         self._confirm_times()
         with self.storage_errors:
             return lookup.offset_for_timestamp(self, timestamp)
 
     def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
-        """The first record with the log's largest timestamp (KIP-734); None when no record has one."""
+        """Return the first record with the log's largest timestamp (KIP-734); None if no record has a timestamp."""
         self._confirm_times()
         with self.storage_errors:
             return lookup.offset_of_max_timestamp(self)
 
     def _confirm_times(self) -> None:
-        """Lookups by time choose segments by largest timestamps: the first one asks the log whether it has those."""
+        """Check the largest timestamps of segments that only their indexes tell of, before a lookup by time."""
         self.open()
         for base_offset in tuple(self._files.unread):
             with self._lock, self.storage_errors:
                 self._files.confirm((base_offset,), self._options.index_interval_bytes)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """`(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-279)."""
+        """Return `(epoch, end offset)` of the largest epoch up to `epoch`; (-1, -1) if it is unknown (KIP-279)."""
         self.open()
         with self._lock:
             return self._epochs.end_offset_for(epoch, self.state.log_end_offset)
 
     def settle_epochs(self) -> None:
-        """Write down what a full disk has kept of the leader epochs, before a checkpoint builds on it. Raises
-        OSError, also where somebody else has the log's lock: he may wait for that checkpoint."""
+        """Store leader epochs that a full disk has kept from being stored, before a checkpoint builds on them.
+
+        Raises OSError; EAGAIN if another thread holds the log's lock, because that one may wait for the checkpoint.
+        """
         if self._epochs.is_stored:
             return
         if not self._lock.acquire(blocking=False):
@@ -319,20 +335,20 @@ class Log(LogRecords):
             self._lock.release()
 
     def epoch_at(self, offset: int) -> int:
-        """Leader epoch that wrote `offset`, -1 when unknown."""
+        """Return the leader epoch that wrote `offset`; -1 if it is unknown."""
         with self._lock:
             return self._epochs.epoch_at(offset)
 
     # --- changes
 
     def update_options(self, options: LogOptions) -> None:
-        """In force from the next append, read and retention check on."""
+        """Change the log's options. They are in force from the next append, read and retention check on."""
         with self._lock:
             self._options = options
             self.state.update_options(options)
 
     def set_leader_epoch(self, epoch: int) -> None:
-        """This broker leads the partition in `epoch`; batches are stamped with it, and fetches are compared."""
+        """Note that this broker leads the partition in `epoch`: batches are stamped and fetches compared with it."""
         with self._lock:
             self._leader_epoch = max(epoch, self._leader_epoch)
             end_offset = self.state.set_leader_epoch(self._leader_epoch)
@@ -341,7 +357,7 @@ class Log(LogRecords):
                     self._begin_epoch(end_offset)
 
     def _begin_epoch(self, end_offset: int) -> None:
-        """Batches from `end_offset` on are stamped with the newest epoch known, and its start is written down."""
+        """Stamp batches from `end_offset` on with the newest epoch known, and store where it begins."""
         self._leader_epoch = max(self._leader_epoch, self._epochs.latest)
         self.state.set_leader_epoch(self._leader_epoch)
         if self._leader_epoch > self._epochs.latest:
@@ -361,7 +377,7 @@ class Log(LogRecords):
             return self.state.log_start_offset
 
     def move_start(self, offset: int) -> bool:
-        """As `delete_records_before`, without the checkpoint. Whether one has to be written."""
+        """Do what `delete_records_before` does, but write no checkpoint. Return whether it has to be written."""
         with self._lock:
             self.open()
             high_watermark = self.state.high_watermark
@@ -370,23 +386,26 @@ class Log(LogRecords):
                 raise ProtocolError(
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"{self}: offset {offset} is not in 0..{high_watermark}"
                 )
-            # Durable before it is answered: a power cut must not bring back what was deleted. Retention alone may have
-            # moved the start as far, but that it does not make durable.
+            # DeleteRecords is durable before it is answered. Retention may have moved the start as far already without
+            # making it durable: so the comparison is with the durable start.
             if offset <= self._durable_start_offset:
                 return False
             with self.storage_errors:
                 self.state.advance_log_start_offset(offset)
-                # The epochs first: a checkpoint that knows of a later start than they is not believed (recovery).
+                # The epochs first: recovery does not believe a checkpoint with a later start than the first epoch's.
                 self._epochs.truncate_from_start(self.state.log_start_offset)
             return True
 
     def note_durable_start(self, offset: int) -> None:
-        """A checkpoint on the disk has this start of the log, or a later one."""
+        """Note that log-start-offset-checkpoint on the disk has this start of the log, or a later one."""
         with self._lock:
             self._durable_start_offset = max(self._durable_start_offset, min(offset, self.checkpointed_start_offset))
 
     def delete_old_segments(self, policies: tuple[retention.DeletionPolicy, ...] | None = None) -> int:
-        """Delete whole segments that the policies are done with; how many. Files go after file.delete.delay.ms."""
+        """Delete the segments that the policies let go, and return how many those are. None: the options' policies.
+
+        Their files are removed after file.delete.delay.ms. Raises StorageFailed.
+        """
         with self._lock:
             self.open()
             policies = retention.policies_for(self._options) if policies is None else policies
@@ -396,7 +415,7 @@ class Log(LogRecords):
                     return 0
                 if count == len(view.segments):
                     self._roll_locked(is_going=True)
-                    # Appends go on meanwhile: what has come to the segment since may have to stay.
+                    # Appends went on meanwhile: the records that they brought may have to stay.
                     view = retention.view_of(self, self.context.clock.wall_ms())
                     count = retention.count_of(policies, view)
                 segments = self.state.segments()
@@ -404,7 +423,10 @@ class Log(LogRecords):
                 return self._remove_locked(segments[count].base_offset) if count else 0
 
     def _done_with(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
-        """The log, and how many of its segments may go; of none of these an index alone says how old it is."""
+        """Return a view of the log and how many of its oldest segments may go.
+
+        The age of each of these segments was checked against its batches, not only its index.
+        """
         while True:
             view = retention.view_of(self, self.context.clock.wall_ms())
             count = retention.count_of(policies, view)
@@ -414,18 +436,18 @@ class Log(LogRecords):
 
     def _remove_locked(self, before_offset: int) -> int:
         start_offset = max(before_offset, self.state.log_start_offset)
-        # A flush since the checkpoint was written is not known to a recovery.
+        # Recovery knows nothing of a flush after the checkpoint was written.
         recovery_point = min(self.state.recovery_point, self.written_recovery_point)
         handles = self.state.remove_segments(before_offset, start_offset)
         self._epochs.truncate_from_start(start_offset)
         if before_offset >= recovery_point:
-            # The name of what the log begins with now is not flushed either: it must not go while theirs do.
+            # The name of the log's new first segment may not be durable yet: it must be before the old names go.
             self._fs.sync_directory(self.path)
         paths: list[str] = []
         for handle in handles:
             paths += rename_to_deleted(self._fs, self.path, [handle.base_offset])
             if before_offset > recovery_point:
-                # No flush covers them any more: were they back after a power cut, torn, or some only, recovery
+                # No flush covers these segments. If a power cut brought some of them back, or torn ones, recovery
                 # would end the log there.
                 self._fs.sync_directory(self.path)
         logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
@@ -433,10 +455,11 @@ class Log(LogRecords):
         return len(handles)
 
     def replace_segments(self, segment: Segment, before_offset: int, history: int) -> bool:
-        """Put the compacted `segment`, in `.cleaned` files, into the place of those from its base to `before_offset`.
+        """Replace the segments from `segment`'s base offset to `before_offset` with the compacted `segment`.
 
-        Never of the active one. The files must be on the device; `history` is the log's when they were begun. False:
-        the old segments are gone or others meanwhile, and the files were removed.
+        Its `.cleaned` files must be on the device. The active segment is never replaced. `history` is the log's
+        `history` when the compaction began. Returns False if the old segments are gone or have changed since; then the
+        `.cleaned` files were removed. Raises StorageFailed.
         """
         base_offset = segment.base_offset
         with self._lock:
@@ -451,7 +474,7 @@ class Log(LogRecords):
                 try:
                     paths = finish_swap(self._fs, self.path, base_offset, old)
                 except OSError as error:
-                    # Neither the old names nor the new ones: only the next start can tell.
+                    # Some files may have their old names, others new ones: only the next start can mend that.
                     self.directory.fail(f"{self}: a compacted segment could not be swapped in: {error}")
                     raise
                 handles = self.state.replace_segments(segment, before_offset)
@@ -459,10 +482,11 @@ class Log(LogRecords):
             return True
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch with a record at or above `offset` (a leader has less). Raises StorageFailed.
+        """Drop every batch with a record at or above `offset`: this broker has more than the leader.
 
-        Where compaction has left nothing right below `offset` the log ends with its last batch, as a start finds it. In
-        Kafka it ends at `offset` until the next start: its end, and who reads there, are set back then.
+        If compaction has left a gap right below `offset`, the log ends with the last batch before the gap, as the next
+        start would find it. In Kafka the log ends at `offset` until the next start, which then sets its end and its
+        readers back. Raises StorageFailed.
         """
         with self._lock:
             self.open()
@@ -478,7 +502,7 @@ class Log(LogRecords):
                 if code or base_offset < 0:
                     base_offset, position = min(offset, segments[0].base_offset), 0
                 elif base_offset > offset:
-                    # Compaction has left nothing from there to the end of its segment.
+                    # Compaction has left nothing from `offset` to the end of the segment that it was in.
                     base_offset, position = next(
                         (at.base_offset, at.size) for at in reversed(segments) if at.base_offset <= offset
                     )
@@ -487,12 +511,16 @@ class Log(LogRecords):
                 self._closed.cut(offset)
                 self._files.truncate([at.base_offset for at in segments], base_offset, position)
                 self._open_locked()
-                # The one on the disk may be beyond that of this log, which knows what its indexes have not synced.
+                # The recovery point on the disk may be beyond this log's, which knows what its indexes have not synced.
                 self.context.on_recovery_point_lowered(self)
             del handles
 
     def delete(self) -> tuple[str, list[SegmentHandle]]:
-        """Take the log out of service and rename its directory: its new path, and its segments for their readers."""
+        """Take the log out of service and rename its directory.
+
+        Returns the directory's new path and the handles of the segments, which tell whether they are still read.
+        Raises StorageFailed.
+        """
         with self._lock:
             handles = self.state.delete()
             directory = self.path.rpartition("/")[0]
@@ -514,7 +542,11 @@ class Log(LogRecords):
     # --- called by the compiled core, from request handlers and flushers
 
     def prepare(self, kind: int, base_offset: int) -> None:
-        """Do what an append, a read or a flush cannot go on without. The situation may have changed: look again."""
+        """Do what the compiled core needs before an append, a read or a flush can go on, such as open a file.
+
+        `kind` is one of PREPARE_*, `base_offset` that of the segment. The log may have changed since the core asked, so
+        each kind looks again whether it is still needed.
+        """
         if kind == _OPEN:
             self.open()
             return
@@ -530,7 +562,7 @@ class Log(LogRecords):
                 if self._files.open_segment(base_offset):
                     self.context.on_segment_opened(self, base_offset)
             elif kind == _DIRECTORY:
-                # The first flush of a segment: its leader epoch is to survive with it.
+                # The first flush of a segment makes its leader epoch durable too.
                 self._epochs.make_durable()
                 self._files.sync_names(base_offset)
             elif kind == _ABORTED:
@@ -539,14 +571,18 @@ class Log(LogRecords):
                 self._files.open_time_index(base_offset)
 
     def roll(self) -> None:
-        """Close the active segment and begin a new one, unless it is empty."""
+        """Close the active segment and begin a new one. No-op if the active segment is empty. Raises StorageFailed."""
         with self._lock:
             self.open()
             with self.storage_errors:
                 self._roll_locked()
 
     def _roll_locked(self, *, is_going: bool = False) -> None:
-        """`is_going`: the active segment is about to be deleted, which may be what a full disk waits for."""
+        """Roll the log; the caller holds its lock.
+
+        `is_going`: the active segment is about to be deleted. Then a full disk that takes no index entries is no error:
+        the deletion may be what makes space.
+        """
         base_offset = self.state.begin_roll()
         try:
             active = self._files.active
@@ -563,12 +599,12 @@ class Log(LogRecords):
             self._release_allocated(active)
         finally:
             self.state.abort_roll()
-        # As Kafka: a closed segment is flushed, so that recovery has only the newest to read.
+        # As in Kafka, a closed segment is flushed, so that recovery has only the newest one to read.
         self.state.request_flush()
         self.context.on_segment_opened(self, active.base_offset)
 
     def _release_allocated(self, segment: SegmentView) -> None:
-        """What was reserved for a segment that takes no more messages, and not used."""
+        """Release the space that was reserved for a segment and not used, once it takes no more messages."""
         if self._options.preallocate:
             self._files.cut(segment.base_offset, segment.size)
 

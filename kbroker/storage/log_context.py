@@ -1,4 +1,4 @@
-"""What the logs of one broker share, and how the errors of their disks are taken."""
+"""What the logs of one broker share, and how errors of their disks are handled."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kbroker.storage")
 
-#: Errors of the disk, after which nothing that it holds can be trusted to be written.
+#: Errors of a broken disk: after one, no write to it can be trusted.
 DISK_ERRORS = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN})
 
-#: Errors of a disk that has no more room.
+#: Errors of a disk that has no more space.
 DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class CleaningAborted(Exception):
-    """The log is not to be cleaned now: it goes, it changes, or the broker stops. Nothing is wrong."""
+    """A cleaning was given up because the log is deleted or changed or the broker stops. Nothing is wrong."""
 
 
 class AppendResult(NamedTuple):
-    """Where a batch went."""
+    """Where a batch was appended."""
 
     base_offset: int
     last_offset: int
@@ -43,17 +43,17 @@ class AppendResult(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a partition remembers, as DescribeProducers tells of it."""
+    """A producer that a partition remembers, as DescribeProducers describes it."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    """-1: none is known of this epoch."""
+    """-1: no sequence of this epoch is known."""
     last_timestamp: int
     coordinator_epoch: int
-    """Of the last marker, -1 without one."""
+    """The coordinator epoch of the last marker; -1: no marker."""
     transaction_start_offset: int
-    """-1: it has no open transaction."""
+    """-1: the producer has no open transaction."""
 
 
 class LogContext:
@@ -74,20 +74,22 @@ class LogContext:
         self.clock = clock
         self.random = randomness
         self.on_segment_opened = on_segment_opened
-        """A closed segment has got descriptors; the LRU may close others."""
+        """Called when a closed segment has got descriptors. Others may be closed for it."""
         self.on_log_start_moved = on_log_start_moved
         """Makes the log start offsets of the directory durable."""
         self.remove_later = remove_later
         """Unlinks files after file.delete.delay.ms, when nobody reads them any more."""
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        """Idempotent producers that are silent for so long are forgotten. May be changed at any time."""
+        """An idempotent producer that has been silent for so long is forgotten. May be changed at any time."""
         self.on_recovery_point_lowered = on_recovery_point_lowered
         """Makes the recovery points of the directory durable."""
 
 
 class StorageErrors:
-    """Around what a log asks of its disk: an OSError becomes StorageFailed and is told. One that means a broken disk
-    takes the log directory offline."""
+    """A context manager around what a log asks of its disk.
+
+    It logs an OSError and raises it as StorageFailed. An error of a broken disk takes the log directory offline.
+    """
 
     __slots__ = ("_directory", "_name", "told")
 
@@ -95,10 +97,10 @@ class StorageErrors:
         self._name = name
         self._directory = directory
         self.told = ""
-        """What has last been told."""
+        """The last error that was logged."""
 
     def tell(self, what: str) -> None:
-        """One line about an error that keeps the log from what it is asked for, not again for each request."""
+        """Log an error, unless it is the one that was logged last: requests meet the same error again and again."""
         if what != self.told:
             self.told = what
             logger.error("%s: %s", self._name, what)

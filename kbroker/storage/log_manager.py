@@ -1,7 +1,8 @@
 """All logs of a broker and the directories they are in.
 
-Starting reads the names in each directory and its checkpoints, nothing more: a log is opened by its first use. After an
-unclean stop the logs are also recovered in the background, so that nobody has to wait for it later; none serves before.
+A start reads the names in each directory and its checkpoints, nothing more: a log is opened by its first use. After an
+unclean stop the logs are also recovered in the background, so that later requests need not wait for their recovery. No
+log serves before it is recovered.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from kbroker.storage.scheduler import Scheduler
 logger = logging.getLogger("kbroker.storage")
 
 Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
-"""What the cluster knows of a partition found on disk: its topic's id and options; None: nothing."""
+"""Returns the topic id and options of a partition found on disk; None if the cluster does not know the partition."""
 
 DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
-"""Hears of a log directory that is offline, and of the partitions in it."""
+"""Called with the path of a log directory that went offline, and the partitions in it."""
 
 _READERS_WAIT_MS = 1000
 
@@ -65,11 +66,11 @@ class LogManager:
         self._policies_for = policies_for
         self.registry = Registry()
         self.strays: dict[TopicPartition, str] = {}
-        """Partitions on disk that the cluster does not know, and where they are. They are left alone."""
+        """Partitions on disk that the cluster does not know, with their paths. They are left alone."""
         self._fs = fs or RealFileSystem()
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
-        # Taken again by its holder when a directory fails while a log is made in it.
+        # Reentrant: its holder takes it again if a directory fails while a log is made in it.
         self._lock = threading.RLock()
         self._locks: dict[str, directories.DirectoryLock] = {}
         self._left_out: dict[str, str] = {}
@@ -91,10 +92,11 @@ class LogManager:
     # --- start and stop
 
     def take_directories(self) -> directories.MetaProperties | None:
-        """Make and lock the directories, before anything in them is read or changed; whose they say that they are.
+        """Make and lock the directories before anything in them is read or changed, and read their identity.
 
-        Those that the disk refuses are left out while others are good. Raises DirectoryInUse, WrongDirectory,
-        StorageFailed.
+        Returns the node id and the cluster id that their meta.properties name; None if no directory has that file. A
+        directory that the disk refuses is left out. Raises DirectoryInUse, WrongDirectory; StorageFailed if no
+        directory is left.
         """
         found: list[directories.MetaProperties] = []
         try:
@@ -121,7 +123,7 @@ class LogManager:
         )
 
     def _leave_out(self, path: str, error: Exception) -> None:
-        """The disk refuses a directory: its partitions are offline until the next start."""
+        """Leave out a directory that the disk refuses: its partitions are offline until the next start."""
         lock = self._locks.pop(path, None)
         if lock is not None:
             lock.release()
@@ -134,17 +136,18 @@ class LogManager:
 
     @property
     def usable_directories(self) -> list[str]:
-        """Those that are taken, in the order of log.dirs."""
+        """The directories that were made and locked, in the order of log.dirs."""
         return list(self._locks)
 
     @property
     def left_out(self) -> list[str]:
-        """For each directory that the disk refused at the start, the reason."""
+        """The reason for each directory that the disk refused at the start."""
         return list(self._left_out.values())
 
     def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
-        """Find the logs in the directories, taking these if that was not done. `background`: run the cleaner's thread.
+        """Find the logs in the directories; take the directories first if that was not done.
 
+        `background` starts the scheduled jobs, the log cleaner and, after an unclean stop, the recovery of the logs.
         Raises DirectoryInUse, WrongDirectory, StorageFailed.
         """
         self._progress = RecoveryProgress()
@@ -253,7 +256,10 @@ class LogManager:
             self._progress.done()
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Flush and close every log, write checkpoints and clean mark. What the time does not allow stays unclean."""
+        """Flush and close every log, then write the checkpoints and the clean mark of each directory.
+
+        A directory with a log that could not be closed in time gets no clean mark.
+        """
         deadline = time.monotonic() + timeout_s
         self._is_stopping.set()
         self.cleaner.stop(timeout_s)
@@ -273,7 +279,7 @@ class LogManager:
         self._release()
 
     def abandon(self) -> None:
-        """For tests of crashes: let go of directories and locks, write nothing down."""
+        """Release directories and locks without writing anything, for tests of crashes."""
         self._is_stopping.set()
         self.cleaner.stop()
         self._scheduler.stop()
@@ -285,7 +291,7 @@ class LogManager:
     def _release(self) -> None:
         for home in self._homes:
             home.flushers.stop()
-            # Through the compiled core the collector does not see that this leads back to the directory.
+            # The garbage collector cannot see this reference cycle, which goes through the compiled core.
             home.directory.set_on_offline(None)
         self._homes.clear()
         for lock in self._locks.values():
@@ -296,7 +302,7 @@ class LogManager:
 
     @property
     def producer_id_expiration_ms(self) -> int:
-        """May be changed at any time; in force from the next look and the next opening of a log on."""
+        """producer.id.expiration.ms. A change is in force from the next check and the next opening of a log on."""
         return self._context.producer_id_expiration_ms
 
     @producer_id_expiration_ms.setter
@@ -311,9 +317,11 @@ class LogManager:
             return list(self._logs.values())
 
     def create(self, topic: str, topic_id: UUID, partition_id: int, options: LogOptions, *, is_new: bool = True) -> Log:
-        """A new log in the directory with the fewest, or the one there is. Raises StorageFailed.
+        """Return the log of a partition; make one in the directory with the fewest logs if there is none.
 
-        Not `is_new`: there should be one. While a directory is offline it is taken to be there, and is offline too.
+        `is_new=False`: the partition should have a log already. If a directory is offline, the log is assumed to be in
+        it, and is offline too. Raises ProtocolError (INCONSISTENT_TOPIC_ID) if the log has another topic id,
+        StorageFailed if the log cannot be made.
         """
         topic_partition = TopicPartition(topic, partition_id)
         for home in self._homes:
@@ -341,7 +349,11 @@ class LogManager:
     def _settle_stray(
         self, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
     ) -> tuple[OpenDirectory, Log | None]:
-        """A directory of that name was on disk: it is the log if it has the topic's id, else it steps aside."""
+        """Decide on a stray directory that has the partition's name.
+
+        It becomes the partition's log if it has the topic's id; else it is renamed to `-stray`. Returns the log
+        directory that it is in and the log, if it is one. Raises OSError.
+        """
         home = next(home for home in self._homes if path.startswith(home.path + "/"))
         if checkpoints.load_topic_id(self._fs, f"{path}/{checkpoints.PARTITION_METADATA}") == topic_id:
             return home, home.found_log(path, topic_partition, topic_id, options, self._context, self._progress.read)
@@ -366,7 +378,10 @@ class LogManager:
         return log
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take the log out of service; its files go in the background. No-op without one. Raises StorageFailed."""
+        """Take the partition's log out of service; its files are removed in the background. No-op if it has no log.
+
+        Raises StorageFailed.
+        """
         with self._lock:
             log = self._logs.pop(topic_partition, None)
             if log is None:
@@ -380,11 +395,11 @@ class LogManager:
     def _home_of(self, log: Log) -> OpenDirectory:
         return next(home for home in self._homes if home.directory is log.directory)
 
-    # --- what the cleaner does
+    # --- scheduled jobs
 
     def check_retention(self) -> None:
-        """Delete the segments that the topics' settings are done with."""
-        # Where not all of the old names are gone after a power cut, recovery must not take the gap for the log's end.
+        """Delete the segments that the topics' settings let go."""
+        # A power cut may bring some deleted segments back: with these checkpoints, no recovery ends the log at the gap.
         self.write_checkpoints()
         for log in self.logs():
             if self._is_stopping.is_set():
@@ -397,32 +412,32 @@ class LogManager:
                     logger.error("%s: retention: %s", log, error)
 
     def check_space(self) -> None:
-        """Warn of directories that become full."""
+        """Warn about directories whose disks run low on space."""
         self._space_watch.look(self.directories)
 
     def free_space(self) -> None:
-        """What the settings are done with goes now rather than at the next check, if a directory is full."""
+        """Check retention now, if a directory is full, instead of at the next interval."""
         if any(home.directory.is_full for home in self._homes):
             self._scheduler.once(0, self.check_retention)
 
     def flush_due(self) -> None:
-        """Ask for a flush of what is older than flush.ms; close segments that were waiting for one."""
+        """Ask for a flush of every log with records older than flush.ms; close segments that waited for a flush."""
         self._open_segments.trim()
         self._notice_missing_directories()
         request_due_flushes(self.logs())
 
     def _notice_missing_directories(self) -> None:
-        """A directory that was removed or unmounted takes what is written to its open files with it."""
+        """Take directories offline that were removed or unmounted: what is written to their open files is lost."""
         for home in self._homes:
             if not home.directory.is_offline and home.is_missing:
                 home.directory.fail("it was removed or unmounted")
 
     def write_checkpoints(self) -> None:
-        """Write down up to where each log is flushed and visible."""
+        """Write every directory's checkpoints: up to where each log is flushed and visible, and where it starts."""
         self._in_each_home(OpenDirectory.write_checkpoints)
 
     def write_start_offsets(self) -> None:
-        """Write down where each log starts."""
+        """Write log-start-offset-checkpoint of every directory: where each log starts."""
         self._in_each_home(OpenDirectory.write_start_offsets)
 
     def _in_each_home(self, write: Callable[[OpenDirectory], None]) -> None:
@@ -436,7 +451,10 @@ class LogManager:
                         home.directory.fail(f"checkpoints: {error}")
 
     def delete_records_before(self, offsets: Mapping[Log, int]) -> dict[Log, int | KbrokerError]:
-        """What each log's own does, with one checkpoint for each log directory: its start, or why it was not moved."""
+        """Move the start of several logs, as `Log.delete_records_before`, with one checkpoint for each log directory.
+
+        Returns for each log its start offset, or the error that kept it from being moved durably.
+        """
         outcomes: dict[Log, int | KbrokerError] = {}
         moved: dict[OpenDirectory, dict[Log, int]] = {}
         for log, offset in offsets.items():
@@ -470,7 +488,7 @@ class LogManager:
             log.expire_producers()
 
     def run_due_jobs(self) -> int:
-        """For tests that move the clock: what the cleaner's thread would do now."""
+        """Run the scheduled jobs that are due, on the caller's thread, for tests that move the clock."""
         return self._scheduler.run_due()
 
     def _remove_later(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
@@ -478,7 +496,7 @@ class LogManager:
 
     @staticmethod
     def _delay_of(log: Log) -> int:
-        """How long deleted files stay. On a full disk they are waited for."""
+        """Return how many ms deleted files stay; 0 on a full disk, which waits for their space."""
         return 0 if log.directory.is_full else log.options.file_delete_delay_ms
 
     def _remove_files(self, handles: list[SegmentHandle], paths: list[str]) -> None:
@@ -498,11 +516,14 @@ class LogManager:
         try:
             directories.remove_partition_directory(self._fs, path)
         except OSError as error:
-            # What is left goes at the next start, or somebody looks what it is.
+            # The next start tries again to remove what is left.
             logger.error("%s cannot be removed: %s", path, directories.reason_of(error))
 
     def _directory_failed(self, home: OpenDirectory) -> None:
-        """On the thread that saw it, which may hold any lock: whoever else is to know hears of it on another one."""
+        """Take the logs of a failed directory offline, and report it.
+
+        This runs on the thread that met the error, which may hold any lock. So the report is made on another thread.
+        """
         logs = home.logs()
         for log in logs:
             log.state.go_offline()
@@ -512,7 +533,10 @@ class LogManager:
             threading.Thread(target=call, args=(home.path, failed), name="directory-failed", daemon=True).start()
 
     def set_on_directory_failed(self, call: DirectoryFailed) -> None:
-        """It is called for each directory that fails, on a thread of its own; and for those that have, now."""
+        """Have `call` called for each directory that fails, on a thread of its own.
+
+        For directories that have failed already it is called now, on the caller's thread.
+        """
         self._on_directory_failed = call
         for home in self._homes:
             if home.directory.is_offline:
@@ -520,7 +544,10 @@ class LogManager:
 
     @property
     def was_stopped_cleanly(self) -> bool:
-        """Whether nothing that was acknowledged before this start can have been lost. After `start`."""
+        """Whether every directory with logs was stopped cleanly, so that no acknowledged record can have been lost.
+
+        Meaningful after `start`.
+        """
         return all(home.is_clean or not home.log_count for home in self._homes)
 
     @property
@@ -529,7 +556,7 @@ class LogManager:
 
     @property
     def full_directories(self) -> list[str]:
-        """Those that take no appends for lack of space, and have not failed."""
+        """The directories that take no appends for lack of space. Failed directories are not among them."""
         return [directory.path for directory in self.directories if is_full(directory)]
 
     @property
@@ -538,5 +565,5 @@ class LogManager:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a directory makes writers wait, so that appends are better not made on a processor's thread."""
+        """Whether a disk makes writers wait. Then appends belong on request handler threads, not a processor's."""
         return any(home.directory.is_stalled for home in self._homes)

@@ -8,28 +8,29 @@ from kbroker.storage.log_context import AppendResult, LogContext
 
 
 class LogRecords:
-    """The part of a log that needs nothing but the compiled one. Any thread."""
+    """The part of a log that uses only its compiled state. Any thread."""
 
     state: PartitionState
     context: LogContext
 
     def append(self, batch: bytes, *, wait: bool = True, as_coordinator: bool = False, guard: int = 0) -> AppendResult:
-        """Append one batch (magic 2) of our own making.
+        """Append one batch (magic 2) that the broker itself made.
 
-        `wait`: it returns when the batch is as durable as the flush policy asks for; one flush serves all who wait.
-        `as_coordinator`: a coordinator of groups writes for a producer, without sequences. `guard`: of `verify`, for
-        the first batch of a transaction. Raises ProtocolError with the code that a producer would get, StorageFailed
-        when the flush fails.
+        `wait`: return only once the batch is as durable as the flush policy asks for; one flush serves all who wait.
+        `as_coordinator`: a group coordinator writes for a producer, without sequences. `guard`: the return value of
+        `verify`, for the first batch of a transaction. Raises ProtocolError with the code that a producer would get;
+        StorageFailed if the flush fails.
         """
         origin = AS_COORDINATOR if as_coordinator else AS_CLIENT
         return self._appended(self.state.append(batch, self.context.clock.wall_ms(), origin, guard), wait)
 
     def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False) -> int:
-        """To be called before a transaction's coordinator is asked whether it knows that it begins here, or with `adds`
-        to let it begin here (KIP-890).
+        """Begin the verification of a transaction's first batch (KIP-890).
 
-        Returns the guard for `append`, which refuses it (INVALID_TXN_STATE) once a marker of the producer has come; 0:
-        the transaction is open already, nobody has to be asked. Raises ProtocolError.
+        Call it before asking the transaction coordinator whether the transaction includes this partition or, with
+        `adds`, before asking it to add the partition. Returns the guard for `append`; 0 if the transaction is open here
+        already, so that nobody has to be asked. `append` refuses the guard (INVALID_TXN_STATE) once a marker of the
+        producer was written. Raises ProtocolError.
         """
         code, guard = self.state.verify(producer_id, producer_epoch, base_sequence, adds)
         if code:
@@ -46,12 +47,14 @@ class LogRecords:
         bumped: bool = False,
         wait: bool = True,
     ) -> AppendResult:
-        """End the producer's transaction. Written also where there is none of it: from here on it fences older epochs.
+        """Append the marker that ends the producer's transaction.
 
-        `bumped`: its epoch is newer than that of what it ends, so that a transaction of this epoch is the next one.
+        It is also written if the producer has no open transaction here: it fences older epochs from then on. `bumped`:
+        the marker's epoch is newer than that of the transaction it ends, so a transaction of the marker's epoch is the
+        next one. `wait` is that of `append`.
 
-        Raises ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (a newer coordinator has written
-        before); StorageFailed.
+        Raises ProtocolError: INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED if a newer coordinator has written
+        a marker before. Raises StorageFailed if the flush fails.
         """
         return self._appended(
             self.state.append_marker(
@@ -69,9 +72,10 @@ class LogRecords:
         return AppendResult(base_offset, last_offset, log_append_time, log_start_offset, must_wait)
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
-        """Batches from the one that holds `offset` on, `max_bytes` of them: the first is whole, the last may be cut.
+        """Read about `max_bytes` bytes of batches, from the batch that holds `offset` on.
 
-        Raises ProtocolError (OFFSET_OUT_OF_RANGE, ...).
+        The first batch is whole, even if it is larger; the last may be cut. `committed` reads up to the last stable
+        offset only. Raises ProtocolError (OFFSET_OUT_OF_RANGE, ...).
         """
         code, data = self.state.read(offset, max_bytes, True, committed)
         if code:
@@ -79,7 +83,10 @@ class LogRecords:
         return data
 
     def aborted_transactions(self, offset: int, max_bytes: int) -> list[tuple[int, int]]:
-        """Producer id and first offset of those that overlap what a consumer of committed records reads there."""
+        """Return `(producer id, first offset)` of the aborted transactions in the range that a consumer reads.
+
+        The range is what a consumer of committed records gets at `offset` with `max_bytes`. Raises ProtocolError.
+        """
         code, _, aborted = self.state.aborted(offset, max_bytes)
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")

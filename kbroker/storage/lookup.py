@@ -1,4 +1,7 @@
-"""Offsets by time (ListOffsets, KIP-33): `_core/log/time_position.pyx` finds all but what a compressed batch holds."""
+"""Offsets by time (ListOffsets, KIP-33).
+
+`_core/log/time_position.pyx` finds the batch, and the record in it unless the batch is compressed; that is done here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TimestampOffset(NamedTuple):
-    """A record's place."""
+    """A record's timestamp, offset and leader epoch."""
 
     timestamp: int
     offset: int
@@ -19,7 +22,10 @@ class TimestampOffset(NamedTuple):
 
 
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
-    """The first record at or after `timestamp` that is not below the log's start; None when there is none."""
+    """Return the first record at or after `timestamp` that is not below the log's start; None if there is none.
+
+    Raises ProtocolError.
+    """
     while True:
         removals = log.state.removals
         try:
@@ -30,7 +36,7 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
         else:
             if log.state.removals == removals:
                 return found
-        log.open()  # segments have gone meanwhile, or all of them
+        log.open()  # segments were removed meanwhile, perhaps by closing the log
 
 
 def _search(log: Log, timestamp: int) -> TimestampOffset | None:
@@ -52,8 +58,8 @@ def _search(log: Log, timestamp: int) -> TimestampOffset | None:
 
 
 def _look_into(compressed: bytes, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
-    """The record in a compressed batch."""
-    from kbroker.protocol.records import read_batches  # which nobody else needs at a start
+    """Return the record in a compressed batch; None if the batch has none at or after `timestamp`."""
+    from kbroker.protocol.records import read_batches  # here: nothing else needs it at a start
 
     for batch in read_batches(compressed):
         for record in batch.records():
@@ -63,15 +69,16 @@ def _look_into(compressed: bytes, log_start_offset: int, timestamp: int) -> Time
 
 
 def offset_of_max_timestamp(log: Log) -> TimestampOffset | None:
-    """The first record with the largest timestamp of all."""
+    """Return the first record with the log's largest timestamp; None if no record has a timestamp."""
     newest = log.state.largest_timestamp
     if newest < 0:
         return None
     found = offset_for_timestamp(log, newest)
     if found is None:
-        # DeleteRecords took the newest record of the segment with which the log begins; others of it are there.
+        # DeleteRecords took the newest record of the log's first segment, but other records of it are left.
         newest = max(
-            (at.max_timestamp for at in log.state.segments() if at.base_offset >= log.state.log_start_offset), default=-1
+            (at.max_timestamp for at in log.state.segments() if at.base_offset >= log.state.log_start_offset),
+            default=-1,
         )
         step = offset_for_timestamp(log, max(newest, 0))
         while step is not None:

@@ -1,4 +1,4 @@
-"""One log directory while a broker has it: its logs, who flushes them, and what its checkpoints say of them."""
+"""One log directory while a broker uses it: its logs, its flusher threads and its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class OpenDirectory:
-    """One log directory. `lock` is that of the log manager, which adds and removes logs."""
+    """One log directory. `lock` is the log manager's lock: the manager adds and removes logs."""
 
     def __init__(self, fs: FileSystem, path: str, flusher_threads: int, lock: threading.RLock):
         self.path = path
@@ -33,21 +33,21 @@ class OpenDirectory:
         self.flushers = Flushers(self.directory, flusher_threads)
         self.cleaned = CleanerCheckpoint(fs, path)
         self.is_clean = False
-        """Whether it was stopped cleanly before this start."""
+        """Whether the directory was stopped cleanly before this start."""
         self._fs = fs
         self._lock = lock
         self._logs: dict[TopicPartition, Log] = {}
         self._departed: set[TopicPartition] = set()
-        """Logs that are no more and may stand in the checkpoints."""
+        """Logs that are gone and may still be in the checkpoints."""
         self._recovery_points: dict[TopicPartition, int] | None = None
-        """None: they are lost."""
+        """None: the checkpoint was lost."""
         self._start_offsets: dict[TopicPartition, int] = {}
         self._device: tuple[int, int] | None = None
-        """What it was when it was opened; None where it cannot be asked."""
+        """Device and inode of the directory when it was opened; None if unknown."""
         self._checkpoint_lock = threading.Lock()
 
     def open(self, node_id: int, cluster_id: str) -> None:
-        """Read its identity, its clean mark and its checkpoints. Raises WrongDirectory, OSError."""
+        """Read the directory's identity, its clean mark and its checkpoints. Raises WrongDirectory, OSError."""
         directories.ensure_meta_properties(self._fs, self.path, node_id, cluster_id)
         entries = set(self._fs.list_directory(self.path))
         is_clean = directories.take_clean_mark(self._fs, self.path, entries)
@@ -55,17 +55,17 @@ class OpenDirectory:
         otherwise = "logs start with their first segments, records deleted from it return"
         self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
         self.cleaned.load(entries)
-        # Without recovery points there is nothing that a clean mark could vouch for.
+        # Without recovery points a clean mark says nothing about the logs.
         self.is_clean = is_clean and self._recovery_points is not None
         self._device = self._find_device() if self._fs.passthrough else None
 
     def _load_recovery_points(self, entries: set[str]) -> dict[TopicPartition, int] | None:
         path = f"{self.path}/{checkpoints.RECOVERY_POINTS}"
-        # Kafka makes it empty, and an empty one says nothing.
+        # Kafka makes the file empty; an empty file says nothing.
         if checkpoints.RECOVERY_POINTS in entries and read_file(self._fs, path):
             return self._load_checkpoint(checkpoints.RECOVERY_POINTS, "every log is recovered from its start")
         if not any(directories.parse_partition_directory(name) for name in entries):
-            # From now on it is there, so that one that is not has been lost.
+            # From now on the file exists: if it is missing later, it was lost.
             checkpoints.store_offsets(self._fs, path, {})
             return {}
         logger.warning("%s is not there or empty; every log is recovered from its start", path)
@@ -79,7 +79,7 @@ class OpenDirectory:
             return None
 
     def _find_device(self) -> tuple[int, int] | None:
-        """What the directory is besides its name."""
+        """Return device and inode of the directory; None if the disk does not tell."""
         try:
             found = os.stat(self.path)  # noqa: PTH116
         except OSError:
@@ -88,7 +88,7 @@ class OpenDirectory:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it was removed or unmounted since it was opened."""
+        """Whether the directory was removed or unmounted since it was opened."""
         return self._device is not None and self._find_device() != self._device
 
     # --- logs
@@ -110,7 +110,7 @@ class OpenDirectory:
         context: LogContext,
         progress: Progress,
     ) -> Log:
-        """A log that is on disk, not opened yet."""
+        """Return a log that is on disk, not opened yet."""
         return Log(
             path,
             topic_partition,
@@ -126,25 +126,25 @@ class OpenDirectory:
         )
 
     def add(self, log: Log) -> None:
-        """The manager's lock is held."""
+        """Add a log. The caller holds the manager's lock."""
         self._logs[log.topic_partition] = log
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """A log that goes, or is nobody's. The manager's lock is held."""
+        """Remove a log that is deleted or that the cluster does not know. The caller holds the manager's lock."""
         self._logs.pop(topic_partition, None)
         self._departed.add(topic_partition)
 
     def remove_missing(self) -> None:
-        """Every log was found: others of which the checkpoints tell are no more."""
+        """Note, once every log was found, that other logs in the checkpoints are gone."""
         told_of = {*(self._recovery_points or ()), *self._start_offsets, *self.cleaned.known()}
         self._departed |= told_of - self._logs.keys()
 
     def may_mistake(self, topic_partition: TopicPartition) -> bool:
-        """Whether what the checkpoints say of an earlier log of that name could be taken for that of a new one."""
+        """Return whether the checkpoints may hold entries of an earlier log of that name."""
         return topic_partition in self._departed
 
     def close_logs(self, deadline_s: float, threads: int) -> bool:
-        """Whether all are closed by then (`time.monotonic`), and none has to be recovered."""
+        """Close every log. False if one was not closed by `deadline_s` (`time.monotonic`) or has to be recovered."""
         waiting = self.logs()
         failed: list[Log] = []
 
@@ -174,7 +174,7 @@ class OpenDirectory:
     # --- checkpoints
 
     def write_checkpoints(self) -> None:
-        """Write down up to where each log is flushed and visible, and where it starts. Raises OSError."""
+        """Write the checkpoints: up to where each log is flushed and visible, and where it starts. Raises OSError."""
         with self._checkpoint_lock:
             departed = set(self._departed)
             logs = self.logs()
@@ -190,7 +190,7 @@ class OpenDirectory:
             self._departed -= departed
 
     def write_start_offsets(self) -> None:
-        """Write down where each log starts. Raises OSError."""
+        """Write log-start-offset-checkpoint: where each log starts. Raises OSError."""
         with self._checkpoint_lock:
             logs = self.logs()
             _settle_epochs(logs)

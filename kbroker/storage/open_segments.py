@@ -1,4 +1,4 @@
-"""Which closed segments have descriptors and maps: as many as allowed, the least used lose theirs first."""
+"""Which closed segments have descriptors and maps: a limited number; the least used segments lose theirs first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 64
 _SHARE = 6
-"""Each may take three descriptors: half of those that the process may have, where that is less than the limit."""
+"""A segment may take three descriptors, and all together at most half of the process's: one segment for six."""
 
 
 class OpenSegments:
-    """A clock: the oldest is closed, unless it is read, unflushed, or was used since it was last looked at."""
+    """The open closed segments, as a clock (second-chance) cache.
+
+    The oldest segment is closed first, unless it is being read, is unflushed, or was used since its last turn.
+    """
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -31,7 +34,7 @@ class OpenSegments:
         return len(self._opened)
 
     def add(self, log: Log, base_offset: int) -> None:
-        """The segment was opened, or is no longer the active one. It is not closed by this call."""
+        """Add a segment that was opened, or is not the active one any more. Others may be closed for it."""
         key = ref(log), base_offset
         with self._lock:
             self._opened.pop(key, None)
@@ -39,14 +42,14 @@ class OpenSegments:
             self._opened[key] = None
 
     def trim(self) -> None:
-        """Close what was unflushed when its turn came."""
+        """Close segments beyond the limit that could not be closed at their turn, as they were unflushed or in use."""
         allowed = self._allowed()
         if len(self._opened) > allowed:
             with self._lock:
                 self._close_down_to(allowed)
 
     def _close_down_to(self, limit: int) -> None:
-        # A bounded search: when all are in use the limit gives way.
+        # The search is bounded: if all segments are in use, there are more than the limit.
         for _ in range(min(2 * len(self._opened), _LOOKED_AT)):
             if len(self._opened) <= limit:
                 break

@@ -1,4 +1,7 @@
-"""What the log has to be told: one frozen object per log, one for all of them. Built from settings by the server."""
+"""The options of the storage: `LogOptions` for each log, `StorageOptions` for all of them.
+
+The server builds them from its settings.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class LogOptions(NamedTuple):
     index_interval_bytes: int = 4096
     index_max_bytes: int = 10 << 20
     flush_messages: int = NEVER
-    """An append that makes so many messages unflushed is acknowledged after a flush; 1: every one is."""
+    """An append that brings the unflushed messages to this number is acknowledged after a flush; 1: every append."""
     flush_ms: int = NEVER
     timestamp_before_max_ms: int = NEVER
     timestamp_after_max_ms: int = NEVER
@@ -28,20 +31,20 @@ class LogOptions(NamedTuple):
     deleted_by_retention: bool = True
     """cleanup.policy contains delete."""
     may_have_gaps: bool = False
-    """It may have been compacted before, whatever holds now: recovery keeps segments that do not begin where the one
-    before them ends."""
+    """The log may have been compacted before, whatever cleanup.policy is now: recovery keeps a segment that does not
+    begin where the one before it ends."""
     compression: int = -1
     """The codec to store batches with; -1 leaves them as the producer made them."""
     compression_level: int = -1
-    """Of that codec, as `compression.gzip.level` and its like count; without meaning where it has none."""
+    """The codec's level, as in `compression.gzip.level` and the like; ignored for a codec without levels."""
     flushed_visibility: bool = False
     """Consumers see flushed records only."""
     downconversion: bool = True
     """Batches are converted for consumers that know messages of magic 0 and 1 only."""
     verify_transactions: bool = True
-    """The first batch of a transaction is appended when its coordinator was asked (KIP-890)."""
+    """The first batch of a transaction is appended only after its coordinator was asked (KIP-890)."""
     max_inflated_size: int = 128 << 20
-    """What one batch may inflate to when it is compacted, if that is more than what any broker takes by default."""
+    """Bytes that one batch may inflate to when it is compacted, if more than `protocol.records.INFLATED_LIMIT`."""
     retention_ms: int = 7 * 24 * 3_600_000
     """-1: no limit."""
     retention_bytes: int = -1
@@ -50,17 +53,17 @@ class LogOptions(NamedTuple):
     delete_retention_ms: int = 86_400_000
     """How long compaction keeps a tombstone."""
     min_compaction_lag_ms: int = 0
-    """Compaction leaves segments alone whose newest record is younger."""
+    """Compaction leaves a segment alone whose newest record is younger than this."""
     max_compaction_lag_ms: int = NEVER
-    """A log with an uncompacted record that is older is compacted at once."""
+    """A log with an uncompacted record older than this is compacted, whatever its dirty ratio."""
     min_cleanable_ratio: float = 0.5
-    """A log is compacted when more than this share of it was not yet."""
+    """A log is compacted when more than this share of its bytes was not compacted yet."""
     preallocate: bool = False
     """A new segment's file has its whole size reserved on disk."""
 
     @property
     def allocated_bytes(self) -> int:
-        """Reserved for each new segment."""
+        """Bytes reserved on disk for each new segment."""
         return self.segment_bytes if self.preallocate else 0
 
 
@@ -70,12 +73,12 @@ class CleanerOptions(NamedTuple):
     enabled: bool = True
     threads: int = 1
     dedupe_buffer_size: int = 128 << 20
-    """Of all threads together."""
+    """Bytes, for all threads together."""
     dedupe_load_factor: float = 0.9
     io_buffer_size: int = 512 << 10
-    """Of all threads together."""
+    """Bytes, for all threads together."""
     io_max_bytes_per_second: float = math.inf
-    """Of all threads together, read and written."""
+    """Bytes read and written in a second, for all threads together."""
     backoff_ms: int = 15_000
     """How long a thread waits when there was nothing to compact."""
 
@@ -89,16 +92,16 @@ class StorageOptions(NamedTuple):
     recovery_threads: int = 2
     """Per log directory, after an unclean stop."""
     flush_scheduler_interval_ms: int = 1000
-    """How often logs are looked at for flush_ms."""
+    """How often logs are checked for a flush by `LogOptions.flush_ms`."""
     flush_checkpoint_interval_ms: int = 60_000
     start_offset_checkpoint_interval_ms: int = 60_000
     retention_check_interval_ms: int = 300_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
     producers_max_bytes: int = 256 << 20
-    """What all logs of the process together take to remember producers, about."""
+    """About how many bytes all logs of the process together may take to remember producers."""
     max_open_segments: int = 4000
-    """Closed segments whose files are kept open; the least used go first."""
+    """How many closed segments have their files kept open; the least used are closed first."""
     free_warning_percent: int = 0
-    """Of a disk's space; a line in the log when less is left. 0: none."""
+    """Warn when less than this percentage of a disk's space is free; 0: never."""
     cleaner: CleanerOptions = CleanerOptions()

@@ -7,12 +7,13 @@
     batch    = producer_id:i64 first_sequence:i32 last_sequence:i32 last_offset:i64 offset_delta:i32 timestamp:i64
     aborted  = base_offset:i64 size:i32 crc:u32                   of a .txnindex: the check sum that it does not have
 
-Kafka remembers the last batch of a producer; what was sent in one go and not heard of is then stored twice when it is
-sent again after a stop. The others that are remembered follow as `older`, which Kafka takes no notice of; neither of
-`aborted`, which vouches for the .txnindex of the segment that ends at the snapshot's offset.
+Kafka's snapshot holds a producer's last batch only. If a producer has several batches in flight at a broker's stop and
+sends them again, Kafka stores the earlier ones twice. Therefore kbroker stores the other batches that it remembers as
+`older`. `aborted` is the check sum of the .txnindex of the segment that ends at the snapshot's offset. Kafka ignores
+both.
 
-A snapshot tells the state before the record at its offset. It is derived from the log, so it is not synced: a damaged
-one is dropped and the log read from the one before. On disk. Do not change.
+A snapshot holds the state before the record at its offset. It is derived from the log, so it is not synced: a damaged
+snapshot is dropped, and the log is read from the snapshot before it. On disk. Do not change.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import struct
 from operator import itemgetter
 from typing import NamedTuple
 
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.producers import ProducerTable
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import number_key
 from kbroker.storage import segment
@@ -40,7 +41,7 @@ CRC_FROM = 6
 
 
 class AbortedIndex(NamedTuple):
-    """What a .txnindex was when the snapshot behind its segment was made."""
+    """A .txnindex as it was when the snapshot at its segment's end was made."""
 
     base_offset: int
     size: int
@@ -75,7 +76,7 @@ def encode_snapshot(producers: ProducerTable, aborted: AbortedIndex | None = Non
 
 
 def decode_snapshot(data: bytes) -> ProducerTable:
-    """Raises ValueError when it is damaged."""
+    """Return the producers of a snapshot. Raises ValueError if it is damaged."""
     if len(data) < HEAD.size:
         raise ValueError(f"a snapshot of {len(data)} bytes")
     version, crc, count = HEAD.unpack_from(data)
@@ -108,9 +109,10 @@ def decode_snapshot(data: bytes) -> ProducerTable:
 
 
 def older_batches(data: bytes) -> dict[bytes, list[tuple[int, int, int, int, int]]]:
-    """What stands behind the producers: the older batches of each by `number_key` of its id, oldest first.
+    """Return each producer's older batches, oldest first, by `number_key` of its id.
 
-    Raises ValueError if it is damaged."""
+    `data` is what follows the producers in a snapshot. Raises ValueError if it is damaged.
+    """
     found: dict[bytes, list[tuple[int, int, int, int, int]]] = {}
     for producer_id, *batch in BATCH.iter_unpack(data[COUNT.size : _end_of_older(data)]):
         found.setdefault(number_key(producer_id), []).append(tuple(batch))
@@ -127,7 +129,10 @@ def _end_of_older(data: bytes) -> int:
 
 
 def vouched_index(data: bytes) -> AbortedIndex | None:
-    """What a snapshot says of the .txnindex before it; None where it says nothing. Raises ValueError: it is damaged."""
+    """Return what a snapshot says about the .txnindex of the segment before it; None if it says nothing.
+
+    Raises ValueError if the snapshot is damaged.
+    """
     decode_snapshot(data)
     tail = data[HEAD.size + HEAD.unpack_from(data)[2] * PRODUCER.size :]
     aborted = tail[_end_of_older(tail) :]
@@ -142,7 +147,10 @@ def store_snapshot(
 
 
 def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable | None:
-    """None when it is damaged; the log tells what it did."""
+    """Load a snapshot; None if it is damaged, which is logged: its content can be read from the partition's log.
+
+    Raises OSError, FileNotFoundError if there is none.
+    """
     path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
     try:
         return decode_snapshot(read_file(fs, path))

@@ -1,14 +1,14 @@
 """Bringing a log's files into a state that can be served.
 
 After a clean stop the files are taken as they are. After any other stop, every segment that reaches beyond the recovery
-point is read: lengths, CRCs, offsets. The log is cut at the first batch that is not whole, segments behind the cut go,
-indexes, leader epochs and producers are made anew; all but the active segment is synced before the log serves. Segments
-below the recovery point were synced with their indexes and are not read again. What was aborted in a segment that is
-read is found again too; where no snapshot tells which transactions were open at its begin, the log before it is read.
+point is read: lengths, CRCs, offsets. The log is cut at the first batch that is not whole, and the segments behind the
+cut are removed. Indexes, leader epochs and producers are made anew. Every segment but the active one is synced before
+the log serves. Segments below the recovery point were synced with their indexes and are not read again. The aborted
+transactions of a segment that is read are found again too; if no snapshot tells which transactions were open at the
+segment's start, the log before it is read for them.
 
-After a clean stop nothing is lost, so nothing is cut: a log that would lose records is refused (`LogRefused`), with
-what can be done. What a small file without a check sum claims counts as far as the batches do not contradict it
-(`Witness`).
+A clean stop loses nothing, so nothing is cut after one: a log that would lose records is refused (`LogRefused`), with
+advice. Small files without a check sum are believed unless the batches contradict them (`Witness`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _INDEXES = {names.INDEX, names.TIME_INDEX}
 
 
 class LogRefused(DiskDamaged):
-    """A log would lose records that a clean stop has left. Nothing was changed; the message says what can be done."""
+    """Recovery would lose records of a log that was stopped cleanly. The message says what can be done.
+
+    No record was changed or removed.
+    """
 
 
 class LoadedLog(NamedTuple):
@@ -50,19 +53,19 @@ class LoadedLog(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     flushed_offset: int
-    """Everything below survives a power cut."""
+    """Every record below this offset survives a power cut."""
     producers: ProducerTable
     cut_bytes: int
-    """What recovery has cut off or removed."""
+    """Bytes that recovery has cut off or removed."""
     unread: frozenset[int]
-    """Base offsets of closed segments of which their files alone have told."""
+    """Base offsets of closed segments that are known from their indexes and file sizes only."""
 
 
 class LogLoader:
-    """Loads one partition's directory, once. Raises OSError, StorageFailed and LogRefused.
+    """Loads one partition's directory, once. `load` raises OSError, StorageFailed and LogRefused.
 
-    `may_have_gaps`: nobody knows any more how far the log was flushed: what lies behind a gap may have been promised.
-    `leader_epoch`: what whoever makes epochs has said so far.
+    `may_have_gaps`: records behind a gap are kept, because nobody knows any more how far the log was flushed and they
+    may have been acknowledged as durable. `leader_epoch`: the newest epoch that the cluster has named so far.
     """
 
     def __init__(
@@ -91,17 +94,17 @@ class LogLoader:
         self.leader_epoch = leader_epoch
         self._witness = Witness(fs, directory)
         self._seen: list[tuple[int, int]] = []
-        """Offsets and leader epochs of batches that were looked at anyhow."""
+        """Offsets and leader epochs of batches that were read for another reason."""
         self._unread: set[int] = set()
         self._files: dict[int, set[str]] = {}
-        """By base offset, the suffixes of the files that are there."""
+        """The suffixes of the files in the directory, by base offset."""
         self._segments: list[Segment] = []
         self._next_offset = -1
         self._producers: ProducerTable | None = None
         self._replayed_to = -1
-        """The producers are what the log tells up to here."""
+        """The offset up to which the batches were applied to the producers."""
         self._taken = -1
-        """The offset of the snapshot that they come from."""
+        """The offset of the snapshot from which the producers were loaded."""
         self._scanned_epochs: list[tuple[int, int]] = []
         self._scanned_from: int | None = None
         self._scanned: set[int] = set()
@@ -121,7 +124,8 @@ class LogLoader:
         if segments:
             self._settle_start_offset(segments[0].base_offset, log_end_offset)
         if log_end_offset < self.log_start_offset or not segments:
-            # Records were deleted up to an offset that the log has lost: it goes on from there, offsets do not return.
+            # The log was lost below the offset up to which records were deleted. It goes on from that offset: no offset
+            # is given out again.
             self._remove(segments)
             self._producers, self._replayed_to = None, -1
             log_end_offset = self.log_start_offset
@@ -147,8 +151,12 @@ class LogLoader:
         return LoadedLog(segments, log_start_offset, log_end_offset, flushed_offset, *told)
 
     def _settle_start_offset(self, first_base: int, log_end_offset: int) -> None:
-        """What log-start-offset-checkpoint says, against the other file that knows: the first leader epoch begins where
-        the log does, durably before DeleteRecords writes the checkpoint."""
+        """Compare log-start-offset-checkpoint with the leader epochs, and choose where the log starts.
+
+        The first leader epoch begins where the log does: DeleteRecords makes that durable before it writes the
+        checkpoint. So an earlier first epoch contradicts the checkpoint, and the log starts at the epoch. Raises
+        LogRefused if the checkpoint would remove all of a log that was stopped cleanly.
+        """
         claimed, epochs = self.log_start_offset, self.epochs.entries
         if claimed <= first_base:
             return
@@ -179,14 +187,14 @@ class LogLoader:
             goes_on, loaded = self._load_segment(base_offset, bases[number:])
             self._segments.append(loaded)
             if scanned_from is not None and base_offset not in self._scanned:
-                # Trusted, but behind one that was read: what is found from there on replaces what was known.
+                # A trusted segment behind one that was read: what is found from there on replaces the known epochs.
                 self._add_epochs(self._scan(loaded))
             if not goes_on:
                 break
         return self._segments
 
     def _is_failed_roll(self, base_offset: int, next_base: int) -> bool:
-        """Whether the newest segment is what is left of one that could not be made: the one before it went on."""
+        """Whether the newest segment is left over from a failed roll: the segment before it took more batches."""
         if self._log_size(next_base):
             return False
         fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
@@ -200,13 +208,14 @@ class LogLoader:
             self.fs.close(fd)
 
     def _load_segment(self, base_offset: int, behind: list[int]) -> tuple[bool, Segment]:
-        """Whether the log goes on with the segments behind, and the segment."""
-        # Not where the point is the next segment's begin: it may be older than the roll, and the indexes not synced.
+        """Load a segment. Returns whether the log goes on with the segments `behind` it, and the segment."""
+        # Not trusted if the recovery point is the next segment's base offset: the point may be older than the roll, and
+        # then the indexes are not synced.
         is_trusted = self._has_indexes(base_offset) and (
             self.is_clean or (bool(behind) and behind[0] < self.recovery_point)
         )
         if is_trusted and behind:
-            # Nothing but sizes and the last entries of its indexes: thousands of these are loaded at a start.
+            # Reads only sizes and the last index entries: a start loads thousands of segments.
             loaded = self._trust_segment(base_offset, self._log_size(base_offset))
             if loaded is not None:
                 self._unread.add(base_offset)
@@ -226,7 +235,7 @@ class LogLoader:
         return self._files[base_offset] >= _INDEXES
 
     def _trust_segment(self, base_offset: int, size: int) -> Segment | None:
-        """A segment as its files tell; None when they contradict each other."""
+        """Return a segment as its file sizes and last index entries describe it; None if these contradict."""
         loaded = Segment(base_offset, size, max_timestamp_offset=base_offset)
         last_entry = self._last_entry(base_offset, names.INDEX, names.INDEX_ENTRY.size)
         last_time_entry = self._last_entry(base_offset, names.TIME_INDEX, names.TIME_INDEX_ENTRY.size)
@@ -261,7 +270,10 @@ class LogLoader:
         logger.warning("%s: %s, before byte %d; indexes are made anew", self._path(base_offset, suffix), what, position)
 
     def _trust_active(self, fd: int, base_offset: int, size: int) -> Segment | None:
-        """The newest segment: its files, and what stands behind the last index entry."""
+        """Return the newest segment from its indexes and the batches behind the last index entry.
+
+        None if the batches contradict the indexes.
+        """
         loaded = self._trust_segment(base_offset, size)
         if loaded is None:
             return None
@@ -278,8 +290,8 @@ class LogLoader:
         try:
             first = Header(*find_batch(fd, size)) if size else None  # type: ignore[misc]
         except StorageFailed:
-            return None  # whoever reads it from its start says what is wrong
-        # Without a last entry nothing is older than the tail, but for messages that have no timestamps.
+            return None  # recovery reads the segment from its start and says what is wrong
+        # An empty time index is right only if the tail begins at byte 0 or the messages have no timestamps.
         is_told = loaded.time_index_count > 0 or position == 0 or first is None or first.max_timestamp < 0
         if not is_told or (loaded.time_index_count and not self._witness.has_timestamp(loaded, fd)):
             what = f"its last entry tells of timestamp {loaded.max_timestamp}, which the log does not have there"
@@ -301,7 +313,7 @@ class LogLoader:
         return loaded
 
     def _last_entry(self, base_offset: int, suffix: str, entry_size: int) -> tuple[int, bytes] | None:
-        """Entry count and the last entry of an index file; None when its size is impossible."""
+        """Return the entry count and the last entry of an index file; None if its size is not that of whole entries."""
         fd = self.fs.open(self._path(base_offset, suffix), os.O_RDONLY)
         try:
             size = self.fs.file_size(fd)
@@ -328,7 +340,7 @@ class LogLoader:
             raise LogRefused(path, scan.valid_size, what, f"{advice}; then start again")
         is_active = not behind or is_cut or self._has_gap(scan.next_offset, behind[0])
         if is_active and behind:
-            # First those, durably: were the tail cut first, a power cut could leave them behind a hole.
+            # The segments behind go first, durably: with the tail cut first, a power cut could leave a gap before them.
             logger.warning(
                 "%s: removing %d segments, the log ends at offset %d", self.directory, len(behind), scan.next_offset
             )
@@ -359,7 +371,7 @@ class LogLoader:
         return not is_active, recovered
 
     def _aborted_in(self, fd: int, base_offset: int, scan: SegmentScan) -> bytes:
-        """Entries of .txnindex for a segment that was read without knowing what was open at its begin."""
+        """Return the .txnindex of a segment that was read without knowing which transactions were open at its start."""
         self._producers = ProducerTable()
         self._replay(self._producers, base_offset)
         again = scan_segment(
@@ -370,13 +382,16 @@ class LogLoader:
         return again.aborted
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
-        """Whether records between two segments were lost, at a batch's boundary; what is behind was never promised."""
+        """Whether records between two segments were lost, at a batch's boundary.
+
+        The segment behind such a gap is beyond the recovery point: its records were never promised to be durable.
+        """
         if self.is_clean or self.may_have_gaps or self.options.compacted or self.options.may_have_gaps:
             return False
         return self.recovery_point < next_base > next_offset
 
     def _write_index(self, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
-        """A new file, not the old one emptied: somebody may have that mapped still."""
+        """Write an index as a new file; the old file may still be mapped. No-op if it is the same and not `durable`."""
         path = self._path(base_offset, suffix)
         try:
             if not durable and read_file(self.fs, path) == data:
@@ -388,7 +403,7 @@ class LogLoader:
         self._has_new_names |= durable
 
     def _write_aborted(self, base_offset: int, data: bytes, *, durable: bool) -> None:
-        """A segment of which nothing was aborted has no .txnindex; one that is there tells of what is gone."""
+        """Write a segment's .txnindex. If nothing was aborted in it, remove the old one: it tells of lost records."""
         if data:
             self._write_index(base_offset, names.TRANSACTION_INDEX, data, durable=durable)
         elif names.TRANSACTION_INDEX in self._files[base_offset]:
@@ -398,7 +413,7 @@ class LogLoader:
     def _end_of(self, segments: list[Segment]) -> int:
         if not segments:
             return 0
-        # Names of the active segment are made durable by its first flush.
+        # The first flush of the active segment makes the names of its files durable.
         segments[-1].entry_synced = False
         if self._has_new_names:
             self.fs.sync_directory(self.directory)
@@ -406,7 +421,7 @@ class LogLoader:
         return self._next_offset
 
     def _remove(self, segments: list[Segment]) -> None:
-        """From the newest on, so that what is left after a crash in the middle is a log."""
+        """Remove segments, durably, the newest first: after a crash in the middle the rest is still a log."""
         for gone in reversed(segments):
             self._cut_bytes += gone.size
             remove_segment(self.fs, self.directory, gone.base_offset)
@@ -421,7 +436,10 @@ class LogLoader:
         ]
 
     def _is_contradicted(self, segments: list[Segment], log_end_offset: int) -> bool:
-        """Whether batches that recovery has not read have other leader epochs than the checkpoint tells."""
+        """Whether batches that recovery has not read have other leader epochs than the checkpoint says.
+
+        If so, the known epochs are forgotten.
+        """
         end_offset = min(log_end_offset, *self._scanned) if self._scanned else log_end_offset
         unread = [at for at in segments if at.size and at.base_offset < end_offset]
         entries = [entry for entry in self.epochs.entries if entry[1] < end_offset]
@@ -434,8 +452,10 @@ class LogLoader:
         return True
 
     def _settle_epoch_of_empty(self, segments: list[Segment], end_offset: int) -> None:
-        """An epoch that no batch has yet counts as far as whoever makes epochs has said so: else a file alone would
-        fence everybody."""
+        """Believe the newest epoch of an empty log only if the cluster or a batch has named one at least as new.
+
+        Otherwise a damaged checkpoint alone could fence everybody.
+        """
         known = max(self.leader_epoch, self._witness.epoch_before(end_offset, segments))
         if self.epochs.latest > known:
             logger.warning(
@@ -446,12 +466,16 @@ class LogLoader:
             self.epochs.assign(max(known, 0), end_offset)
 
     def _cover_epochs(self, segments: list[Segment], log_start_offset: int) -> None:
-        """Retention had forgotten the epochs of segments that are back, or the first of them begins too late."""
+        """Add the epochs below the first known one, if that begins above the log's start.
+
+        They are missing if a power cut brought segments back whose epochs retention had forgotten, or if the first
+        entry of the checkpoint is damaged.
+        """
         first_offset = self.epochs.entries[0][1] if self.epochs.entries else 1 << 63
         if first_offset <= log_start_offset:
             return
         if self.is_clean and self._witness.epoch_before(log_start_offset + 1, segments) == NO_LEADER_EPOCH:
-            return  # messages of the old formats have none
+            return  # messages of the old formats have no leader epoch
         scanned_from = (1 << 63) if self._scanned_from is None else self._scanned_from
         back = [at for at in segments if at.size and at.base_offset < min(first_offset, scanned_from)]
         if self.is_clean and back:
@@ -468,7 +492,7 @@ class LogLoader:
         return found
 
     def _load_producers(self, log_end_offset: int) -> ProducerTable:
-        """The newest good snapshot, and the batches behind it."""
+        """Return the producers at the log's end: from the newest good snapshot and the batches behind it."""
         self._settle_snapshots(log_end_offset)
         if self._producers is None:
             self._take_snapshot(log_end_offset)
@@ -477,16 +501,16 @@ class LogLoader:
         return producers
 
     def _replay_before(self, base_offset: int) -> None:
-        """The producers are known up to a segment that is to be read anyhow, where a snapshot makes that cheap."""
+        """Bring the producers up to the start of a segment that is read next, if a snapshot makes that cheap."""
         if self._producers is None and not self._take_snapshot(base_offset):
             if self._segments or base_offset:
-                return  # a snapshot from the midst of a segment may spare reading the whole log: see in the end
+                return  # a snapshot in the middle of a segment may spare reading the whole log: see `_load_producers`
             self._producers = ProducerTable()
         if self._producers is not None:
             self._replay(self._producers, base_offset)
 
     def _take_snapshot(self, newest: int) -> bool:
-        """The newest good snapshot not above `newest`, if there is one; damaged ones on the way go."""
+        """Load the newest good snapshot that is not above `newest`. False if there is none. Removes damaged ones."""
         for offset in self._snapshots():
             if self._oldest_snapshot(newest) <= offset <= newest:
                 self._producers = load_snapshot(self.fs, self.directory, offset)
@@ -497,22 +521,25 @@ class LogLoader:
         return False
 
     def _settle_snapshots(self, log_end_offset: int) -> None:
-        """As Kafka: what is kept is each segment's snapshot and the newest of all."""
+        """Remove snapshots except, as in Kafka, that of each segment and the newest of all."""
         beyond = [offset for offset in self._snapshots() if offset > log_end_offset]
         before = [offset for offset in self._snapshots() if offset < self._oldest_snapshot(log_end_offset)]
         for offset in beyond + before:
             self._drop_snapshot(offset)
         bases = {at.base_offset for at in self._segments}
         for offset in self._snapshots()[1:]:
-            # The one that was taken for want of a segment's stays: the next recovery is to find what this one has.
+            # The snapshot that was loaded stays, even if it is no segment's: the next recovery may need it too.
             if offset not in bases and offset != self._taken:
                 self._drop_snapshot(offset)
         if beyond:
-            # Durably: other records will stand below that offset, and it must not come back to tell of these.
+            # Durably: other records will take the offsets below it, and a snapshot that came back would be wrong.
             self.fs.sync_directory(self.directory)
 
     def _oldest_snapshot(self, end_offset: int) -> int:
-        """The first segment's: between an older one and the log, transactions may have ended."""
+        """Return the first segment's base offset: a snapshot below it is of no use.
+
+        Transactions may have ended between such a snapshot and the log.
+        """
         return self._segments[0].base_offset if self._segments else end_offset
 
     def _drop_snapshot(self, offset: int) -> None:
@@ -520,11 +547,11 @@ class LogLoader:
         self._files[offset].discard(names.SNAPSHOT)
 
     def _snapshots(self) -> list[int]:
-        """Newest first."""
+        """Return the offsets of the snapshots, newest first."""
         return sorted((offset for offset, suffixes in self._files.items() if names.SNAPSHOT in suffixes), reverse=True)
 
     def _replay(self, producers: ProducerTable, end_offset: int) -> None:
-        """What the loaded segments hold between what is replayed and `end_offset`, which ends the last of them."""
+        """Apply the batches from `_replayed_to` to `end_offset`, the last loaded segment's end, to the producers."""
         for number, loaded in enumerate(self._segments, start=1):
             end = self._segments[number].base_offset if number < len(self._segments) else end_offset
             if self._replayed_to < end:
@@ -549,7 +576,7 @@ class LogLoader:
 
 
 def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
-    """A segment as a scan tells, and its time index: a closed one's ends with the largest timestamp."""
+    """Return a segment as a scan describes it, and its time index: a closed one's ends with the largest timestamp."""
     time_index, last_time_entry = scan.time_index, scan.last_time_entry
     if is_closed and scan.max_timestamp > last_time_entry:
         time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
@@ -569,9 +596,10 @@ def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple
 
 
 def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: SegmentScan, state: str = "") -> Segment:
-    """The indexes of a whole segment that takes no more messages, on the device but for their names.
+    """Write and sync the indexes of a segment that takes no more messages. The names of the files are not synced.
 
-    `state` is the last suffix of its files' names. Raises DiskDamaged.
+    `state` is a suffix at the end of the files' names, such as `.cleaned`. Raises DiskDamaged if the scan ended before
+    the segment did.
     """
     if scan.reason is not None:
         path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
@@ -583,8 +611,10 @@ def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: Segmen
 
 
 def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
-    """An empty segment's files, `allocated` bytes reserved for its messages. Their names are made durable by the first
-    flush."""
+    """Make the files of an empty segment, with `allocated` bytes reserved for its messages. Raises OSError.
+
+    The first flush makes the names of the files durable.
+    """
     for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
         path = f"{directory}/{names.file_name(base_offset, suffix)}"
         fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -597,7 +627,7 @@ def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: 
 
 
 def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Every file of a segment that is there. Not durable before the directory is synced."""
+    """Remove the files of a segment. This is durable only once the directory is synced."""
     for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
         try:
             fs.unlink(f"{directory}/{names.file_name(base_offset, suffix)}")

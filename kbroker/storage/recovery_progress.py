@@ -1,4 +1,4 @@
-"""How far the opening of a broker's logs is, told to people."""
+"""How far the opening of a broker's logs is, as lines in the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class RecoveryProgress:
-    """Tells people how far recovery is, at most every few seconds."""
+    """Logs how far recovery is, at most every few seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class RecoveryProgress:
         self._began = self._told = time.monotonic()
 
     def found(self, count: int) -> None:
-        """So many need no recovery: they can serve."""
+        """Log that `count` logs need no recovery: they can serve."""
         if count:
             logger.info("Loaded %d logs in %d ms, stopped cleanly; each is opened by its first use", count, self._ms())
 
@@ -47,5 +47,5 @@ class RecoveryProgress:
             logger.info("Loaded %d logs in %d ms, recovered", self._total, self._ms())
 
     def _ms(self) -> int:
-        """Since the directories were opened, as Kafka counts its own line of that name."""
+        """Return the ms since the directories were opened, as Kafka counts in its line "Loaded ... logs in ... ms"."""
         return int((time.monotonic() - self._began) * 1000)

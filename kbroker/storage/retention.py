@@ -1,8 +1,8 @@
-"""Which segments a log may forget: pure functions over a view of the log, oldest segments first.
+"""Which segments a log may delete: pure functions over a view of the log, oldest segments first.
 
-A `DeletionPolicy` says how many of the oldest segments it is done with; whoever deletes takes the largest answer. Which
-policies a log has follows from its options (`policies_for`); a program that runs a `LogManager` may give it other rules
-(`policies_for=`). No setting names code: what Kafka's settings ask for is here.
+A `DeletionPolicy` returns how many of the oldest segments may go; the largest answer of a log's policies counts. A
+log's policies follow from its options (`policies_for`); a program that runs a `LogManager` may give it other rules
+(`policies_for=`). No setting can name a policy in code: this module has those that Kafka's settings ask for.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """One segment as retention sees it: it may have to go."""
+    """One segment as retention sees it: it may have to be deleted."""
 
     base_offset: int
     end_offset: int
     """Base offset of the next segment; the log's end for the active one."""
     size: int
     largest_timestamp: int
-    """Of its records; the file's time of change when they have none."""
+    """The largest timestamp of its records; the file's time of change if they have none. Milliseconds."""
 
 
 class LogView(NamedTuple):
@@ -39,10 +39,10 @@ class LogView(NamedTuple):
 
 
 class DeletionPolicy(Protocol):
-    """One reason to forget segments. Pure: no clock, no files; it is asked again at every round."""
+    """One reason to delete segments. It uses no clock and no files, and is asked again at every retention check."""
 
     def __call__(self, view: LogView, /) -> int:
-        """How many of the oldest segments may go; never more than the view has."""
+        """Return how many of the oldest segments may go; never more than the view has."""
         ...
 
 
@@ -50,7 +50,7 @@ PoliciesFor = Callable[[LogOptions], "tuple[DeletionPolicy, ...]"]
 
 
 def below_log_start(view: LogView) -> int:
-    """Segments whose records were all deleted (DeleteRecords)."""
+    """Count the segments whose records were all deleted (DeleteRecords)."""
     count = 0
     for at in view.segments[:-1]:
         if at.end_offset > view.log_start_offset:
@@ -60,7 +60,7 @@ def below_log_start(view: LogView) -> int:
 
 
 def older_than(retention_ms: int, view: LogView) -> int:
-    """Segments whose newest record is older (retention.ms)."""
+    """Count the oldest segments whose newest record is older than `retention_ms` (retention.ms)."""
     count = 0
     for at in view.segments:
         if view.now_ms - at.largest_timestamp <= retention_ms:
@@ -70,7 +70,7 @@ def older_than(retention_ms: int, view: LogView) -> int:
 
 
 def larger_than(retention_bytes: int, view: LogView) -> int:
-    """Segments that can go while the log stays as large as retention.bytes."""
+    """Count the oldest segments without which the log is still at least as large as retention.bytes."""
     count = 0
     too_much = view.size - retention_bytes
     for at in view.segments:
@@ -82,7 +82,7 @@ def larger_than(retention_bytes: int, view: LogView) -> int:
 
 
 def policies_for(options: LogOptions) -> tuple[DeletionPolicy, ...]:
-    """What a topic's settings ask for."""
+    """Return the policies that a topic's settings ask for."""
     policies: list[DeletionPolicy] = [below_log_start]
     if options.deleted_by_retention:
         if options.retention_ms >= 0:
@@ -93,12 +93,12 @@ def policies_for(options: LogOptions) -> tuple[DeletionPolicy, ...]:
 
 
 def count_of(policies: Iterable[DeletionPolicy], view: LogView) -> int:
-    """How many of the oldest segments may go by any of the policies."""
+    """Return how many of the oldest segments may go by any of the policies."""
     return max((policy(view) for policy in policies), default=0)
 
 
 def view_of(log: Log, now_ms: int) -> LogView:
-    """The log as retention may see it. An empty active segment is left out: there is nothing to delete."""
+    """Return the log as retention may see it. An empty active segment is left out: there is nothing to delete."""
     segments = log.state.segments()
     high_watermark = log.state.high_watermark
     end_offset = log.state.log_end_offset

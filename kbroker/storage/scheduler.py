@@ -1,4 +1,4 @@
-"""One thread that runs short jobs at their intervals, and things to do once at a time."""
+"""One thread that runs short jobs: some at an interval, some once after a delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Job = Callable[[], None]
 
 
 class Scheduler:
-    """Jobs run one after the other; one that fails is logged and runs again at its next time."""
+    """Runs jobs one after the other. A job that fails is logged and, if it has an interval, runs again next time."""
 
     def __init__(self, clock: Clock, name: str):
         self._clock = clock
@@ -42,7 +42,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """The running job ends; nothing else is run, and what waiting jobs hold is let go."""
+        """Wait for the running job to end. No other job is run; the waiting jobs and what they hold are released."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -51,7 +51,7 @@ class Scheduler:
         self._queue.clear()
 
     def run_due(self) -> int:
-        """Run what is due, on the caller's thread. How many jobs."""
+        """Run the jobs that are due, on the caller's thread, and return how many those were."""
         count = 0
         while (job := self._take_due()) is not None:
             count += 1

@@ -1,7 +1,7 @@
 """Files of a log: names and suffixes as Apache Kafka's. On disk. Do not rename.
 
-A segment is `<base offset, 20 digits>.log` with `.index`, `.timeindex` and, where transactions were aborted,
-`.txnindex`. A file that is on its way out ends in `.deleted`; `.cleaned` and `.swap` are steps of a compaction.
+A segment is `<base offset, 20 digits>.log` with `.index`, `.timeindex` and, if transactions were aborted in it,
+`.txnindex`. A file that is about to be removed ends in `.deleted`; `.cleaned` and `.swap` are steps of a compaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIRECTORY_FUTURE = "-future"
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
 ABORTED_TRANSACTION = struct.Struct(">hqqqq")
-"""Of a .txnindex: version 0, producer id, first offset, last offset, last stable offset."""
+"""An entry of a .txnindex: version 0, producer id, first offset, last offset, last stable offset."""
 
 _DIGITS = re.compile(r"[0-9]{20}")
 _SUFFIXES = re.compile(r"(\.[a-z]+)((?:\.[a-z]+)?)")
@@ -45,7 +45,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_file_name(name: str) -> tuple[int, str, str] | None:
-    """`(base offset, suffix, state suffix or "")`, None for a file that is none of the log's."""
+    """Parse a file name into `(base offset, suffix, state suffix or "")`; None if it does not have that form."""
     suffixes = _parse_suffixes(name[20:])
     return (int(name[:20]), *suffixes) if suffixes and _DIGITS.fullmatch(name, 0, 20) else None
 
@@ -57,7 +57,7 @@ def _parse_suffixes(tail: str) -> tuple[str, str] | None:
 
 
 def is_of_a_log(name: str) -> bool:
-    """Whether it is the name of a file that a partition's directory may hold, whatever step it is in."""
+    """Return whether a partition's directory may hold a file of this name, finished, temporary or being removed."""
     at = parse_file_name(name)
     if at is not None:
         return at[1] in SUFFIXES and at[2] in STEPS
@@ -65,28 +65,34 @@ def is_of_a_log(name: str) -> bool:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether it was being written for one of the log's own."""
+    """Return whether this is the name of a file of a log that was not finished (`.tmp`)."""
     return name.endswith(TEMPORARY) and is_of_a_log(name)
 
 
 def aborted_transactions(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The whole entries of a .txnindex: (producer id, first offset, last offset, last stable offset)."""
+    """Return the entries of a .txnindex: (producer id, first offset, last offset, last stable offset).
+
+    A torn entry at the end is ignored.
+    """
     whole = len(data) - len(data) % ABORTED_TRANSACTION.size
     return (entry[1:] for entry in ABORTED_TRANSACTION.iter_unpack(data[:whole]))
 
 
 def changed_ms(path: str) -> int:
-    """When a file was changed last. Raises FileNotFoundError."""
+    """Return when a file was changed last, in ms. Raises FileNotFoundError."""
     return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
 
 
 def largest_timestamp(log_path: str, max_timestamp: int) -> int:
-    """A segment's, as Kafka has it: of its records, or when they have none the time its .log was changed."""
+    """Return a segment's largest timestamp as Kafka defines it.
+
+    It is `max_timestamp`, that of its records; if they have none (-1), the time its .log was changed last.
+    """
     return max_timestamp if max_timestamp >= 0 else changed_ms(log_path)
 
 
 class Segment:
-    """What has to be known of a segment to serve it; see `segment_t` in `_core/log/partition.pxd`."""
+    """What the compiled core has to know about a segment; see `segment_t` in `_core/log/partition.pxd`."""
 
     def __init__(
         self,
@@ -112,6 +118,6 @@ class Segment:
         self.last_time_entry = last_time_entry
         self.bytes_since_index = bytes_since_index
         self.aborted_count = 0
-        """Entries of its .txnindex."""
+        """The number of entries of its .txnindex."""
         self.entry_synced = entry_synced
-        """Whether its name is known to survive a power cut."""
+        """Whether the names of its files are known to survive a power cut."""

@@ -1,4 +1,4 @@
-"""Files of one log's segments: opened for the compiled core, which reads and writes them, begun, cut, made durable."""
+"""The files of one log's segments: opening them for the compiled core, making, checking, cutting and syncing them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.partition_state import PartitionState
-from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.log.scan.segment_scan import scan_segment
+from kbroker._core.log.segment_list import SegmentView
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.storage import segment as names
 from kbroker.storage.producer_state import AbortedIndex, store_snapshot
@@ -21,11 +21,14 @@ from kbroker.storage.witness import Witness
 logger = logging.getLogger("kbroker.storage")
 
 _NONE: set[int] = set()
-"""Shared by all logs that are not open yet, and never added to: two empty sets for each log are 430 bytes."""
+"""The empty set of all logs that are not open yet, never added to: two sets for each log would be 430 bytes."""
 
 
 class SegmentFiles:
-    """The files in a log's directory `path`; `state` knows which segments there are. Who calls has the log's lock."""
+    """The files in a log's directory `path`; `state` knows which segments there are. The caller holds the log's lock.
+
+    Methods raise OSError if the disk refuses.
+    """
 
     def __init__(self, fs: FileSystem, path: str, state: PartitionState):
         self.path = path
@@ -33,9 +36,9 @@ class SegmentFiles:
         self._state = state
         self._snapshot_offset = -1
         self.unread = _NONE
-        """Base offsets of closed segments whose largest timestamps are told by their indexes alone."""
+        """Base offsets of closed segments whose largest timestamp is known from the time index only, not confirmed."""
         self.unread_aborted = _NONE
-        """Likewise of those with a .txnindex."""
+        """Base offsets of closed segments whose .txnindex was not checked against the log yet."""
 
     def path_of(self, base_offset: int, suffix: str) -> str:
         return f"{self.path}/{names.file_name(base_offset, suffix)}"
@@ -50,7 +53,7 @@ class SegmentFiles:
 
     @property
     def size(self) -> int:
-        """Bytes of the messages on disk, whether or not the log is open. Raises OSError."""
+        """Bytes of the .log files on disk, whether or not the log is open. Raises OSError."""
         size = 0
         for name in self._fs.list_directory(self.path):
             if name.endswith(names.LOG):
@@ -58,11 +61,13 @@ class SegmentFiles:
                     size += self._fs.size_of(f"{self.path}/{name}")
         return size
 
-    # --- opened: the state owns the descriptors that it takes
+    # --- opening files: the state owns the descriptors that it takes
 
     def open(self, loaded: LoadedLog, jitter_ms: Callable[[], int]) -> None:
-        """The log serves from here on: others append at once. `jitter_ms` tells of each segment how much earlier than
-        segment.ms it is rolled."""
+        """Hand the loaded segments to the compiled core. The log serves from then on: others append at once.
+
+        `jitter_ms` returns, for each segment, how many ms earlier than segment.ms it is rolled.
+        """
         self.unread = set(loaded.unread)
         self.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
         active = loaded.segments[-1]
@@ -81,7 +86,7 @@ class SegmentFiles:
                 self._fs.close(fd)
 
     def open_segment(self, base_offset: int) -> bool:
-        """A closed segment's messages and offsets. False where it is open already, or gone."""
+        """Open a closed segment's .log and .index. False if it is open already or gone."""
         at = self._state.segment(base_offset)
         if at is None or at.is_open:
             return False
@@ -97,7 +102,7 @@ class SegmentFiles:
         return True
 
     def open_indexes(self, base_offset: int) -> None:
-        """The active segment's, to be written. No-op where the segment is gone."""
+        """Open the active segment's indexes for writing. No-op if the segment is gone."""
         if self._state.segment(base_offset) is None:
             return
         fds: list[int] = []
@@ -118,7 +123,10 @@ class SegmentFiles:
             self._state.map_time_index(base_offset, fd)
 
     def open_aborted(self, base_offset: int) -> None:
-        """A segment's .txnindex; made where the first transaction is being aborted in it. No-op where that is gone."""
+        """Open a segment's .txnindex; make it if it is missing, for the segment's first aborted transaction.
+
+        The first opening of a closed segment's file checks it against the log. No-op if the segment is gone.
+        """
         if self._state.segment(base_offset) is None:
             return
         path = self.path_of(base_offset, names.TRANSACTION_INDEX)
@@ -133,10 +141,13 @@ class SegmentFiles:
             fd, is_new = self._fs.open(path, os.O_RDWR | os.O_CREAT), True
         self._state.set_aborted_file(base_offset, fd, is_new)
 
-    # --- doubted
+    # --- checking indexes against the log
 
     def confirm(self, bases: Iterable[int], index_interval_bytes: int) -> bool:
-        """Whether what is known of the times of one of these segments was wrong; now the log has been asked."""
+        """Check the largest timestamps of these segments against the log, once for each segment.
+
+        Returns whether one was wrong; then the indexes of that segment were made anew.
+        """
         is_changed = False
         for base_offset in self.unread.intersection(bases):
             is_changed |= self._mend(base_offset, index_interval_bytes)
@@ -144,7 +155,10 @@ class SegmentFiles:
         return is_changed
 
     def _mend(self, base_offset: int, index_interval_bytes: int) -> bool:
-        """Make a closed segment's indexes anew, unless its largest timestamp is where it is said to be."""
+        """Make a closed segment's indexes anew, unless the batch named by its time index has its largest timestamp.
+
+        Returns whether they were made anew.
+        """
         at = self._state.segment(base_offset)
         if at is None:
             return False
@@ -174,7 +188,7 @@ class SegmentFiles:
         return True
 
     def _replace(self, segment: Segment, index: bytes, time_index: bytes) -> None:
-        """A closed segment has other indexes. Whoever reads it has those that were there."""
+        """Replace a closed segment's indexes. Whoever is reading the segment keeps the old ones."""
         path = self.path_of(segment.base_offset, names.TRANSACTION_INDEX)
         try:
             segment.aborted_count = self._fs.size_of(path) // names.ABORTED_TRANSACTION.size
@@ -185,7 +199,7 @@ class SegmentFiles:
         self._state.replace_segments(segment, segment.base_offset + 1)
 
     def _mend_aborted(self, base_offset: int, path: str) -> bool:
-        """Whether a closed segment's .txnindex was made anew, which it is where it does not tell what the log does."""
+        """Make a closed segment's .txnindex anew if it contradicts the log. Returns whether it was made anew."""
         segments = self._state.segments()
         place = [at.base_offset for at in segments].index(base_offset)
         if place + 1 == len(segments):
@@ -205,17 +219,17 @@ class SegmentFiles:
         self._state.replace_segments(segment, base_offset + 1)
         return True
 
-    # --- written
+    # --- writing
 
     def begin(self, base_offset: int, allocated: int, jitter_ms: int) -> None:
-        """A new active segment."""
+        """Make a new active segment, with `allocated` bytes reserved. After an error the old one stays active."""
         fd = -1
         try:
             segment = create_segment(self._fs, self.path, base_offset, allocated)
             fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
             self._state.finish_roll(segment, fd, jitter_ms)
         except BaseException:
-            # The active segment may take smaller batches still: an empty one at this offset would end the log here.
+            # The old active segment may still take smaller batches: an empty segment here would end the log at it.
             if fd >= 0:
                 self._fs.close(fd)
             self._snapshot_offset = -1
@@ -223,7 +237,7 @@ class SegmentFiles:
             raise
 
     def write_indexes(self, *, final: bool, sync: bool = False) -> None:
-        """What the active segment's indexes lack; `final` where it takes no more messages."""
+        """Write the entries that the active segment's indexes lack. `final`: it takes no more messages."""
         if not self._state.has_index_files:
             self.open_indexes(self.active.base_offset)
         if self._state.lacks_aborted_file:
@@ -231,17 +245,17 @@ class SegmentFiles:
         self._state.write_indexes(final, sync)
 
     def store_snapshot(self) -> None:
-        """The producers as they are now."""
+        """Store a snapshot of the producers as they are now. An OSError is logged, not raised."""
         producers, offset = self._state.producers()
         if offset in (0, self._snapshot_offset):  # before the first record there are no producers
             return
         try:
             if self.active.size == 0 and self._has_snapshot(offset):
-                return  # that of the roll, which vouches for the segment before
+                return  # the roll's snapshot, which holds the check sum of the previous segment's .txnindex
             store_snapshot(self._fs, self.path, offset, producers, self._aborted_index())
             self._snapshot_offset = offset
         except OSError as error:
-            # Derived state: without it the next start reads a little more.
+            # The snapshot is derived from the log: without it the next start reads a little more.
             logger.warning("%s: no producer snapshot: %s", self.path, error)
 
     def _has_snapshot(self, offset: int) -> bool:
@@ -251,7 +265,7 @@ class SegmentFiles:
             return False
 
     def _aborted_index(self) -> AbortedIndex | None:
-        """The active segment's .txnindex as it is now."""
+        """Return size and check sum of the active segment's .txnindex; None if it has no entries."""
         if not self._state.aborted_count:
             return None
         base_offset = self.active.base_offset
@@ -262,24 +276,27 @@ class SegmentFiles:
         return AbortedIndex(base_offset, len(data), crc32c_of(data))
 
     def sync_names(self, base_offset: int) -> None:
-        """The names of a segment's files, and the log's own, survive from here on."""
+        """Make the names of a segment's files and of the log's directory durable."""
         self._fs.sync_directory(self.path)
         self._fs.sync_directory(self.path.rpartition("/")[0])
         self._state.set_entry_synced(base_offset)
 
-    # --- cut
+    # --- cutting
 
     def truncate(self, bases: list[int], base_offset: int, position: int) -> None:
-        """Durably gone: of the segments at `bases` those behind `base_offset`, of that one what follows `position`."""
+        """Remove, durably, the segments of `bases` behind `base_offset`, and cut the one at `base_offset`.
+
+        It is cut at byte `position`.
+        """
         for gone in reversed([at for at in bases if at > base_offset]):
             remove_segment(self._fs, self.path, gone)
         self._fs.sync_directory(self.path)
         if base_offset in bases:
-            # Durably: what was cut off must not come back beneath a segment that begins there.
+            # Durably: what was cut off must not come back once another segment begins there.
             self.cut(base_offset, position, sync=True)
 
     def cut(self, base_offset: int, size: int, *, sync: bool = False) -> None:
-        """The segment's file has `size` bytes, and no blocks behind them."""
+        """Cut the segment's .log to `size` bytes; blocks reserved behind them are released. `sync` makes it durable."""
         fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
         try:
             self._fs.ftruncate(fd, size)

@@ -1,8 +1,12 @@
-"""How a compacted segment takes the place of those it was made from, so that a power cut at any moment leaves a log.
+"""How a compacted segment replaces the segments it was made from, so that a power cut at any moment leaves a whole log.
 
-Its files are written as `.cleaned`, made durable, and become `.swap`, the `.log` last: from then on a restart finishes
-what is begun. The old files become `.deleted`, then the new ones lose their suffix. Names as Apache Kafka's
-(LogCleaner, LogLoader); each step is durable before the next: no order in which a disk keeps names mixes old with new.
+1. Its files are written as `.cleaned` and made durable.
+2. They are renamed to `.swap`, the `.log` last. From then on a restart finishes the swap.
+3. The old files are renamed to `.deleted`.
+4. The new files lose their suffix.
+
+The names are Apache Kafka's (LogCleaner, LogLoader). Each step is durable before the next, so the order in which a disk
+writes names cannot mix old files with new ones.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ logger = logging.getLogger("kbroker.storage")
 
 
 def discard_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """A compaction that was given up."""
+    """Remove the `.cleaned` files of a compaction that was given up."""
     for suffix in (names.LOG, *names.INDEX_SUFFIXES):
         _unlink_if_there(fs, f"{directory}/{names.file_name(base_offset, suffix)}{names.CLEANED}")
 
 
 def begin_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """`.cleaned` becomes `.swap`; from here on there is no way back."""
+    """Rename `.cleaned` to `.swap`, durably. Once this returns, a restart finishes the swap."""
     for suffix in names.INDEX_SUFFIXES:
         path = f"{directory}/{names.file_name(base_offset, suffix)}"
         _rename_if_there(fs, path + names.CLEANED, path + names.SWAP)
@@ -36,9 +40,10 @@ def begin_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swap(fs: FileSystem, directory: str, base_offset: int, old: Iterable[int]) -> list[str]:
-    """The swap's files take the places of those of the `old` segments. The new paths of these.
+    """Rename the files of the `old` segments to `.deleted` and put the swap's files in their place, durably.
 
-    The producers' snapshot at the base offset stays: it tells of what is before.
+    Returns the paths of the `.deleted` files. The producers' snapshot at the base offset stays: it describes the log
+    before the segment.
     """
     paths = rename_to_deleted(fs, directory, old, keep_snapshot_of=base_offset)
     fs.sync_directory(directory)
@@ -54,7 +59,7 @@ def _drop_swap_suffix(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def rename_to_deleted(fs: FileSystem, directory: str, bases: Iterable[int], *, keep_snapshot_of: int = -1) -> list[str]:
-    """The files of segments on their way out; their new paths."""
+    """Rename the files of segments to `.deleted` and return the new paths. Not durable: the directory is not synced."""
     paths: list[str] = []
     for base_offset in bases:
         for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
@@ -70,9 +75,9 @@ def rename_to_deleted(fs: FileSystem, directory: str, bases: Iterable[int], *, k
 
 
 def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
-    """Files that an interrupted roll, deletion or compaction left behind: removed, or the swap finished.
+    """Clean up after an interrupted roll, deletion or compaction: remove leftover files, or finish a swap.
 
-    Returns the names that are there then.
+    Returns the names in the directory afterwards.
     """
     present = fs.list_directory(directory)
     entries = {name: names.parse_file_name(name) for name in present}
@@ -86,7 +91,7 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
         return present
     cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
     swapped = sorted(at[0] for at in entries.values() if at and at[1:] == (names.LOG, names.SWAP))
-    # What stands at or behind a `.cleaned` file is of a set that is not complete: the old segments hold it all.
+    # A `.swap` at or behind a `.cleaned` file belongs to an unfinished compaction: the old segments hold all records.
     swapped = [base_offset for base_offset in swapped if not cleaned or base_offset < min(cleaned)]
     swapped = [base_offset for base_offset in swapped if not _is_damaged(fs, directory, base_offset, entries)]
     for name, at in entries.items():
@@ -105,7 +110,7 @@ _Entries = dict[str, tuple[int, str, str] | None]
 
 
 def _is_damaged(fs: FileSystem, directory: str, base_offset: int, entries: _Entries) -> bool:
-    """Whether the old segment is better than the swap that is to replace it."""
+    """Return whether a swap is damaged while the segment that it was to replace is still there. Logs it."""
     if names.file_name(base_offset, names.LOG) not in entries:
         return False
     _, reason = _end_of(fs, directory, base_offset)
@@ -116,7 +121,7 @@ def _is_damaged(fs: FileSystem, directory: str, base_offset: int, entries: _Entr
 
 
 def _end_of(fs: FileSystem, directory: str, base_offset: int) -> tuple[int, str | None]:
-    """Where a swap's offsets end, and what is wrong with it."""
+    """Return the end offset of a swap, and what is wrong with it; None if nothing is."""
     fd = fs.open(f"{directory}/{names.file_name(base_offset, names.LOG)}{names.SWAP}", os.O_RDONLY)
     try:
         scan = scan_segment(fd, fs.file_size(fd), base_offset, verify=False)
@@ -126,7 +131,10 @@ def _end_of(fs: FileSystem, directory: str, base_offset: int) -> tuple[int, str 
 
 
 def _finish_swap_at_start(fs: FileSystem, directory: str, base_offset: int, entries: _Entries) -> None:
-    """The old segments whose offsets the swap covers go. An index without a `.swap` has its place already."""
+    """Remove the old segments that the swap covers, then rename its files.
+
+    An index of the swap without the `.swap` suffix was renamed before the crash, and stays.
+    """
     end_offset, _ = _end_of(fs, directory, base_offset)
     for name, at in entries.items():
         if at is None or at[2] or at[1] == names.SNAPSHOT or not base_offset <= at[0] < end_offset:

@@ -1,7 +1,7 @@
-"""What a log's own batches say of what its small files claim.
+"""Checks of a log's small files against its batches.
 
-Leader epochs, offset checkpoints and indexes have no check sum: one flipped bit makes another number of a number.
-Before anything is deleted, fenced or cut on their word, the batch that they tell of is asked.
+Leader epochs, offset checkpoints and indexes have no check sum: a flipped bit changes a number unnoticed. Before
+anything is deleted, fenced or cut because of such a number, it is compared with the batch that it describes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.producers import ProducerTable
 from kbroker._core.log.scan.segment_scan import find_batch, scan_segment
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, read_file
 from kbroker.model import NO_LEADER_EPOCH
@@ -23,11 +23,11 @@ from kbroker.storage.producer_state import AbortedIndex, load_snapshot, vouched_
 from kbroker.storage.segment import Segment
 
 _WALKED = 1 << 16
-"""A segment of so many bytes is walked from its start: that is one read."""
+"""A segment of up to this many bytes is searched from its start: that is one read."""
 
 
 class Header(NamedTuple):
-    """A batch."""
+    """A batch's header, with its position and size in the .log in bytes."""
 
     position: int
     size: int
@@ -35,20 +35,21 @@ class Header(NamedTuple):
     last_offset: int
     max_timestamp: int
     leader_epoch: int
-    """-1 where its format has none."""
+    """-1: the batch's format has none."""
 
 
 class Witness:
-    """Finds batches in the files of a log, by its indexes where these lead to them, else from a segment's start."""
+    """Finds batches in the files of a log: by an index if it leads to the batch, else from the segment's start."""
 
     def __init__(self, fs: FileSystem, directory: str):
         self._fs = fs
         self._directory = directory
 
     def header_at(self, base_offset: int, size: int, offset: int, fd: int = -1) -> Header | None:
-        """The first batch of a segment with a record at or above `offset`; None without one. `fd`: its .log, if open.
+        """Return the first batch of a segment with a record at or above `offset`; None if there is none.
 
-        Raises OSError; StorageFailed where the segment is damaged before it.
+        `base_offset` and `size` are the segment's; `fd` is its .log, if it is open. Raises OSError; StorageFailed if
+        the segment is damaged before that batch.
         """
         is_open = fd >= 0
         if not is_open:
@@ -73,7 +74,7 @@ class Witness:
         return found is not None and found[2] <= offset
 
     def _floor(self, base_offset: int, offset: int) -> int:
-        """The position in the last entry of the .index that is not above `offset`."""
+        """Return the position that the .index has for the last entry not above `offset`; 0 if there is none."""
         try:
             fd = self._fs.open(self._path(base_offset, names.INDEX), os.O_RDONLY)
         except FileNotFoundError:
@@ -96,7 +97,10 @@ class Witness:
         return f"{self._directory}/{names.file_name(base_offset, suffix)}"
 
     def has_timestamp(self, at: Segment, fd: int = -1) -> bool:
-        """Whether a segment's largest timestamp is that of the batch it is said to be in; -1 of one without any."""
+        """Return whether a segment's largest timestamp is that of the batch that its time index names.
+
+        A segment without timestamps (-1) is checked at its first batch.
+        """
         try:
             offset = at.max_timestamp_offset if at.max_timestamp >= 0 else at.base_offset
             found = self.header_at(at.base_offset, at.size, offset, fd)
@@ -105,10 +109,11 @@ class Witness:
         return at.max_timestamp == (-1 if found is None else found.max_timestamp)
 
     def aborted_entries(self, base_offset: int, size: int, end_offset: int) -> bytes | None:
-        """What a segment's .txnindex has to hold, if it holds something else; None: it is right, or nobody can tell.
+        """Return what a segment's .txnindex should hold, if that is not what it holds; None if it is right or unknown.
 
-        The snapshot behind the segment tells its check sum. Without that the segment is walked, if what was open at its
-        begin is known and compaction has taken nothing out of it.
+        The snapshot at the segment's end holds the check sum of the file. If the check sum is missing or differs, the
+        segment is scanned. The answer is unknown if no snapshot tells the transactions open at the segment's start, or
+        if the segment has gaps from compaction.
         """
         try:
             data = read_file(self._fs, self._path(base_offset, names.TRANSACTION_INDEX))
@@ -151,10 +156,10 @@ class Witness:
         end_offset: int,
         seen: Iterable[tuple[int, int]],
     ) -> str | None:
-        """What batches say against leader epochs, `(epoch, start offset)` ascending; None: nothing.
+        """Return how batches contradict leader epochs, as text; None if they do not.
 
-        Where an epoch begins the batches to both sides are looked at. `seen`: offsets and epochs of batches that are
-        known already.
+        `entries` are `(epoch, start offset)`, ascending. The batches on both sides of each start offset are read, and
+        the last one before `end_offset`. `seen` are offsets and epochs of batches that are known already.
         """
         known = {offset for offset, _ in seen}
         offsets = {start for _, start in entries} | {start - 1 for _, start in entries[1:]} | {end_offset - 1}
@@ -169,7 +174,7 @@ class Witness:
         return None
 
     def epoch_before(self, end_offset: int, segments: Sequence[Segment]) -> int:
-        """The leader epoch of the last batch; -1 without one."""
+        """Return the leader epoch of the last batch before `end_offset`; -1 if there is none."""
         with_batches = [at for at in segments if at.size]
         return max((epoch for _, epoch in self._epochs_at([end_offset - 1], with_batches)), default=NO_LEADER_EPOCH)
 

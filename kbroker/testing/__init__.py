@@ -1,7 +1,7 @@
-"""A real broker for the tests of any project: `with Broker() as broker:`; docs/TESTING.md is its guide.
+"""A real broker for the tests of any project: `with Broker() as broker:`. The guide is docs/TESTING.md.
 
-`broker.py` is the one that people use, over `broker_process.py` (a subprocess) or `broker_inprocess.py`. Nothing of the
-server knows of tests: what is done to a broker here is done from outside.
+`broker.py` has the class that tests use; it runs a `broker_process.py` (a subprocess) or a `broker_inprocess.py`. The
+server has no code for tests: everything here is done to a broker from outside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """pytest imports this package at its start, for the plugin; the rest only where a test asks for it."""
+    """Import a class when its name is first used. pytest imports this package at its start, for the plugin alone."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"kbroker.testing.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""`Broker`: a real broker for one test or one session of tests."""
+"""`Broker`: a real broker for one test, or for all tests of a run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 30.0
 LARGEST_REQUEST = 100 << 20
-"""The broker's own default of socket.request.max.bytes."""
+"""The broker's default of socket.request.max.bytes."""
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
-"""Defaults that differ from the broker's own: a test waits for no second member, and for no fifty new partitions."""
+"""Defaults that differ from the broker's: no test waits for a second group member, or for 50 new partitions."""
 
 OF_THE_KIT = {
     "listeners": "host=",
@@ -45,11 +45,14 @@ class Broker:
         with Broker(settings={"num.partitions": 3}) as broker:
             producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-    `settings` have Kafka's names. `inprocess`: inside of this process, which starts no other; it cannot be killed or
-    paused then. `faults`: clients connect through a proxy that does what `broker.faults` is told. `directory`: where
-    the data is kept (log.dirs), instead of a temporary one. `host`: what it listens on.
-    BrokerFailed: it did not start, or did not stop as it should. Not for several threads at once; different brokers are
-    independent of each other.
+    `settings`: the broker's settings, by Kafka's names. `inprocess`: run the broker in this process, without a
+    subprocess; then it cannot be killed or paused. `faults`: clients connect through a proxy that does what
+    `broker.faults` is told. `directory`: where the data is kept (log.dirs) instead of a temporary directory. `host`:
+    the address that the broker listens on. `log_level`: how much it logs. `start_timeout_s`: how long a start may take.
+
+    A Broker is for one thread at a time; different Brokers are independent of each other. The end of the `with` block
+    raises BrokerFailed when the broker has ended by itself. The constructor raises ValueError for settings that this
+    class makes itself: listeners, port, host.name, log.dirs and log.dir.
     """
 
     def __init__(
@@ -91,34 +94,37 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The same from the first start to the last."""
+        """The port that clients connect to. It stays the same over all restarts."""
         return self._port.port
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT, for the setting of that name of any client."""
+        """The address HOST:PORT, for the setting `bootstrap.servers` of any client."""
         return _address(self.host, self.port)
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None while it is stopped, and always inside of this one."""
+        """The id of the broker's process; None while it is stopped, and always with `inprocess=True`."""
         return self._runner.pid
 
     @property
     def log(self) -> str:
-        """Everything that it has logged, in all its starts; still there when it is closed."""
+        """Everything that the broker has logged since its first start. It can be read after `close` too."""
         return self._log_path.read_text(errors="replace") if self._close.alive else self._last_log
 
     @property
     def faults(self) -> Faults:
-        """Where a test says what is to go wrong; RuntimeError unless it was made with `faults=True`."""
+        """The object by which a test orders faults. Raises RuntimeError without `faults=True`."""
         if self._proxy is None:
             raise RuntimeError("nothing stands between clients and this broker; make it with faults=True")
         return self._proxy.faults
 
     # --- its life ----------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Returns when clients can connect. After `stop` or `kill`: with the same data, on the same port."""
+        """Start the broker, and return when clients can connect. It has its earlier data, and the same port.
+
+        Raises BrokerFailed when it does not start within `start_timeout_s`, and RuntimeError when it is closed.
+        """
         if not self._close.alive:
             raise RuntimeError("the broker is closed, and its data is gone; make another one")
         self._runner.start(self._start_timeout_s)
@@ -126,17 +132,24 @@ class Broker:
             self._proxy.open()
 
     def stop(self) -> None:
-        """As SIGTERM does; returns when it has ended. BrokerFailed when it had not lived, or does not end."""
+        """Stop the broker as SIGTERM does, and return when it has ended.
+
+        Raises BrokerFailed when it had ended by itself, does not end within 30 s or ends with an error, and
+        RuntimeError when it is not running.
+        """
         self._shut_proxy()
         self._runner.stop()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash. What was acknowledged is there after the next `start`."""
+        """Kill the broker with SIGKILL, as a crash would. What was acknowledged is there after the next `start`.
+
+        Raises RuntimeError when it is not running, and with `inprocess=True`.
+        """
         self._shut_proxy()
         self._runner.kill()
 
     def restart(self, *, kill: bool = False) -> None:
-        """`stop`, or `kill`, and `start`."""
+        """Call `stop`, or `kill` with `kill=True`; then `start`."""
         if kill:
             self.kill()
         else:
@@ -144,15 +157,19 @@ class Broker:
         self.start()
 
     def pause(self) -> None:
-        """It stands still, its connections stay open: what clients send is not answered until `resume`."""
+        """Stop all threads of the broker (SIGSTOP). Its connections stay open, and requests wait until `resume`.
+
+        Raises RuntimeError when it is not running, and with `inprocess=True`.
+        """
         self._runner.pause()
 
     def resume(self) -> None:
+        """Let a paused broker go on."""
         self._runner.resume()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """`pause`, and `resume` at the end of the block."""
+        """A context manager: `pause`, and `resume` at the end of the block."""
         self.pause()
         try:
             yield
@@ -160,7 +177,7 @@ class Broker:
             self.resume()
 
     def close(self) -> None:
-        """End it, whatever state it is in, and remove its data if that is temporary. Idempotent."""
+        """End the broker in whatever state it is, and remove temporary data. Closing twice is allowed."""
         if self._close.alive:
             self._last_log = self.log
             self._close()
@@ -188,9 +205,10 @@ class Broker:
 
     # --- what tests do first -----------------------------------------------------------------------------
     def create_topic(self, name: str, partitions: int = 1, **configs: object) -> None:
-        """A topic, there for every client when this returns; `configs` as in `retention_ms=1000`.
+        """Create a topic. Every client finds it when this returns. `configs`: its settings, as `retention_ms=1000`.
 
-        kbroker.client.BrokerError when the broker refuses, RuntimeError when it is not running.
+        Raises kbroker.client.BrokerError when the broker refuses, RuntimeError when it is not running, and BrokerFailed
+        when it has ended by itself.
         """
         self._runner.check_running()
         from kbroker.client import AdminClient

@@ -1,4 +1,4 @@
-"""What goes wrong with a broker that a test has started."""
+"""The exception for a broker of a test that fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ SHOWN_LINES = 30
 
 
 class BrokerFailed(KbrokerError):
-    """It did not start, did not stop, or ended by itself. The message holds the last lines of its log."""
+    """Raised when a broker does not start, does not stop, or has ended by itself.
+
+    The message holds the last lines of the broker's log.
+    """
 
     def __init__(self, what: str, log: str = ""):
         lines = log.splitlines()

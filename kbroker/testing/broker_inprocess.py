@@ -1,4 +1,4 @@
-"""A broker in this process, for tests that are to start no other: it cannot be killed or paused."""
+"""A broker in the process of the tests, for tests that must not start another one. It cannot be killed or paused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ REFUSED = "a broker inside of the test process cannot be {}; leave out inprocess
 
 
 class BrokerInprocess:
-    """What `BrokerProcess` offers, as far as it can be had. Brokers of one process share the logger `kbroker`."""
+    """Has the methods of `BrokerProcess`; `kill`, `pause` and `resume` raise RuntimeError.
+
+    All brokers of a process share the logger `kbroker`.
+    """
 
     def __init__(self, overrides: Sequence[str], log_path: Path, log_level: str):
         self._overrides = list(overrides)
@@ -59,7 +62,7 @@ class BrokerInprocess:
         sys.setswitchinterval(self._switch_interval_before)
 
     def discard(self) -> None:
-        """`stop`: there is no faster way."""
+        """Stop the broker: in one process there is no faster way."""
         self.stop()
 
     def kill(self) -> None:
@@ -72,10 +75,10 @@ class BrokerInprocess:
         raise RuntimeError(REFUSED.format("resumed"))
 
     def check_alive(self) -> None:
-        """It ends when it is told to."""
+        """Do nothing: this broker ends only by `stop`."""
 
     def check_running(self) -> None:
-        """RuntimeError when it is stopped."""
+        """Raise RuntimeError when the broker is stopped."""
         if self._broker is None:
             raise RuntimeError("the broker is not running")
 

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: what `kbroker start` runs, told where to listen, asked to say when it serves."""
+"""A broker in a subprocess: what `kbroker start` runs, with a pipe by which it says that it serves."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kbroker.testing.broker_failed import BrokerFailed
 STOP_TIMEOUT_S = 30.0
 ABORT_TIMEOUT_S = 5.0
 OWN_ENVIRONMENT = ("KBROKER_", "NOTIFY_SOCKET")
-"""Variables, by how they begin, that are not meant for the broker of a test."""
-# Without `site`, which costs more than anything else of an interpreter's start; behind the standard library, so that no
-# module of a test hides one of it.
+"""Prefixes of environment variables that the subprocess does not get: they are not meant for the broker of a test."""
+# The subprocess runs without `site`, the most expensive part of an interpreter's start. The parent's paths come behind
+# the standard library, so that no module of a test hides a standard one.
 CHILD = (
     "import gc, sys; gc.disable(); sys.path += {paths!r}; from kbroker.cli import outcome, start; "
     "sys.exit(outcome.outcome(lambda: start.serve(**{arguments!r})))"
@@ -27,10 +27,10 @@ CHILD = (
 
 
 class BrokerProcess:
-    """`start` and `stop` may alternate. What it prints is appended to `log_path`.
+    """A broker in a subprocess, which can be started and stopped repeatedly. Its output is appended to `log_path`.
 
-    It does not outlive this process, however that ends, not even while it is paused: the system kills it when the pipe
-    whose one end is here breaks.
+    The broker does not outlive this process, however that ends, and not even while it is paused: the kernel kills it
+    when the pipe whose other end is held here breaks.
     """
 
     def __init__(self, overrides: Sequence[str], log_path: Path, log_level: str):
@@ -41,11 +41,14 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int | None:
-        """None while it is stopped."""
+        """The id of the broker's process; None while it is stopped."""
         return None if self._process is None else self._process.pid
 
     def start(self, timeout_s: float) -> None:
-        """Returns when requests are served. BrokerFailed when that takes longer, or the process ends."""
+        """Start the broker, and return when it serves requests.
+
+        Raises BrokerFailed when that takes longer than `timeout_s` seconds, or when the process ends.
+        """
         ready, tells = os.pipe()
         lifeline, self._lifeline = os.pipe()
         try:
@@ -59,7 +62,7 @@ class BrokerProcess:
                     cwd=self._log_path.parent,
                     env={name: value for name, value in os.environ.items() if not name.startswith(OWN_ENVIRONMENT)},
                     pass_fds=(tells, lifeline),
-                    process_group=0,  # Ctrl-C is for the tests, which stop it themselves
+                    process_group=0,  # Ctrl-C goes to the tests alone, which then stop the broker
                 )
         except BaseException:
             os.close(ready)
@@ -85,7 +88,11 @@ class BrokerProcess:
             raise self._failed(f"the broker did not start (exit code {self._running().wait()})")
 
     def stop(self) -> None:
-        """SIGTERM, and wait for the end. BrokerFailed when it had ended before, does not end, or ends with an error."""
+        """Send SIGTERM, and wait for the end.
+
+        Raises BrokerFailed when the broker had ended before, does not end within STOP_TIMEOUT_S, or ends with an error;
+        RuntimeError when it is not running.
+        """
         process = self._running()
         ended_before = process.poll()
         if ended_before is None:
@@ -106,33 +113,34 @@ class BrokerProcess:
             raise self._failed(f"the broker did not stop cleanly ({_cause(process.returncode)})")
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the process."""
+        """Kill the process with SIGKILL, as a crash would. Raises RuntimeError when it is not running."""
         self._running()
         self.discard()
 
     def discard(self) -> None:
-        """End it in the shortest way, if it runs."""
+        """Kill the process if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._forget()
 
     def pause(self) -> None:
-        """SIGSTOP; returns when every thread stands."""
+        """Send SIGSTOP, and return when every thread of the process is stopped."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
+        """Send SIGCONT: a paused process goes on."""
         self._running().send_signal(signal.SIGCONT)
 
     def check_alive(self) -> None:
-        """BrokerFailed when it has ended by itself."""
+        """Raise BrokerFailed when the broker has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise self._failed(f"the broker has ended by itself ({_cause(self._process.returncode)})")
 
     def check_running(self) -> None:
-        """RuntimeError when it is stopped, BrokerFailed when it has ended by itself."""
+        """Raise RuntimeError when the broker is stopped, BrokerFailed when it has ended by itself."""
         self._running()
         self.check_alive()
 
@@ -154,7 +162,7 @@ class BrokerProcess:
 
 
 def _command(arguments: Mapping[str, object]) -> list[str]:
-    """`arguments`: of `cli.start.serve`."""
+    """Return the command line of the subprocess; `arguments` are the keywords for `cli.start.serve`."""
     paths = [str(Path(kbroker.__file__).parents[1]), *(path for path in sys.path if path)]
     flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]
     return [sys.executable, *flags, "-c", CHILD.format(paths=list(dict.fromkeys(paths)), arguments=arguments)]

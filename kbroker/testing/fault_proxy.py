@@ -1,7 +1,8 @@
-"""The proxy between clients and a broker with `faults=True`: it knows frames and headers, and does what `Faults` says.
+"""The proxy between clients and a broker with `faults=True`: it reads frames and headers, and does what `Faults` says.
 
-Three tasks for each connection: requests on to the broker, responses from it, answers to the client in the order of the
-requests, whoever made them. What is no frame goes on to the broker as it is, and it closes the connection.
+Each connection has three tasks. One takes requests to the broker, one takes its responses, and one delivers answers to
+the client in the order of the requests, whether the broker or the proxy made them. Bytes that are not a frame go on to
+the broker unchanged, and the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 CHUNK_SIZE = 1 << 18
 IN_FLIGHT = 64
-"""Requests of one connection; further ones are not read."""
+"""The largest number of unanswered requests of one connection; further ones are not read."""
 BACKLOG = 128
 CALL_TIMEOUT_S = 30.0
 SMALLEST_REQUEST = 8
@@ -36,7 +37,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FaultProxy:
-    """Listens on `address` between `open` and `shut`, connects to `target`; `close` ends its thread."""
+    """Listens on `address` between `open` and `shut`, and connects each client to `target`. `close` ends its thread."""
 
     def __init__(self, address: tuple[str, int], target: tuple[str, int], largest_request: int):
         self.faults = Faults(self._drop_connections, self._set_refusing)
@@ -52,16 +53,17 @@ class FaultProxy:
         self._thread.start()
 
     def open(self) -> None:
-        """Clients can connect when this returns."""
+        """Listen: clients can connect when this returns."""
         self._is_open = True
         self._call(self._listen_or_not)
 
     def shut(self) -> None:
-        """Connections are refused when this returns; those that are open end with the broker's."""
+        """Stop listening: new connections are refused when this returns. Open ones end when the broker closes them."""
         self._is_open = False
         self._call(self._listen_or_not)
 
     def close(self) -> None:
+        """Stop listening, drop all connections, and end the thread. Closing twice is allowed."""
         if not self._loop.is_closed():
             self.shut()
             self._call(self._end)
@@ -111,7 +113,7 @@ class FaultProxy:
                 finally:
                     self._links.discard(link)
         except asyncio.CancelledError:
-            pass  # by `_end`; asyncio of Python 3.11 would report it
+            pass  # cancelled by `_end`; asyncio of Python 3.11 would report it
         finally:
             writer.close()
 
@@ -123,11 +125,11 @@ class FaultProxy:
 
 
 class _Dropped(Exception):
-    """The connection is to be dropped."""
+    """Raised in a task of a link to have its connection dropped."""
 
 
 class _Answer:
-    """To one request: `frame` when it is there, None when it will not come."""
+    """The answer to one request. `frame` is a future of its bytes, or of None when no answer will come."""
 
     def __init__(self, delay_s: float, is_lost: bool):
         self.frame: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -144,7 +146,7 @@ class _Answer:
 
 
 class _Link:
-    """One connection of a client, and the one to the broker that belongs to it."""
+    """A client's connection and the connection to the broker that belongs to it."""
 
     def __init__(self, client: Peer, server: Peer, faults: Faults, largest_request: int):
         self._from_client, self._to_client = client
@@ -155,7 +157,7 @@ class _Link:
         self._awaited: deque[_Answer] = deque()
 
     async def run(self) -> None:
-        """Until one side has closed, and what was under way is delivered, or the connection is dropped."""
+        """Run until one side has closed and everything under way is delivered, or until the connection is dropped."""
         answers = asyncio.create_task(self._deliver())
         tasks = {answers, asyncio.create_task(self._take_requests()), asyncio.create_task(self._take_responses())}
         running = tasks
@@ -172,7 +174,7 @@ class _Link:
             self._to_server.transport.abort()
 
     def drop(self) -> None:
-        """At once, with what is still under way."""
+        """Drop both connections at once, with everything that is still under way."""
         self._to_client.transport.abort()
         self._to_server.transport.abort()
 
@@ -227,7 +229,7 @@ class _Link:
 
 
 async def _read_frame(reader: asyncio.StreamReader, smallest: int, largest: int) -> tuple[bytes | None, bytes]:
-    """The next frame with its size; or None, and what was read of something that is no whole frame."""
+    """Read the next frame. Returns the frame with its size, and b""; or None, and the bytes that are no whole frame."""
     head = b""
     try:
         head = await reader.readexactly(4)
@@ -240,7 +242,7 @@ async def _read_frame(reader: asyncio.StreamReader, smallest: int, largest: int)
 
 
 def _decoded(frame: bytes) -> tuple[ApiKey, int, int, Message]:
-    """API, version, correlation id and message of a request. KbrokerError for what no broker can read."""
+    """Return API, version, correlation id and message of a request. Raises KbrokerError if it does not parse."""
     body = memoryview(frame)[4:]
     header, position = decode_request_header(body)
     api_key, version = ApiKey(header.request_api_key), header.request_api_version
@@ -249,7 +251,7 @@ def _decoded(frame: bytes) -> tuple[ApiKey, int, int, Message]:
 
 
 def _refusal(frame: bytes, code: ErrorCode) -> bytes:
-    """The answer with an error code. _Dropped for a request that has none."""
+    """Return the error answer to a request. Raises _Dropped for a request that has no answer or does not parse."""
     try:
         api_key, version, correlation_id, message = _decoded(frame)
     except KbrokerError as error:
@@ -263,7 +265,7 @@ def _refusal(frame: bytes, code: ErrorCode) -> bytes:
 
 
 def _has_answer(frame: bytes) -> bool:
-    """Not Produce with acks=0."""
+    """Return whether a request is answered: Produce with acks=0 is not."""
     if int.from_bytes(frame[4:6], signed=True) != ApiKey.PRODUCE:
         return True
     try:

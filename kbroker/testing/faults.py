@@ -1,4 +1,4 @@
-"""What a test orders to go wrong between clients and a broker (`Broker(faults=True).faults`)."""
+"""Faults between clients and a broker, as a test orders them (`Broker(faults=True).faults`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Name = TypeVar("Name", bound=IntEnum)
 
 
 class Treatment(NamedTuple):
-    """What is done with one request. `drops_answer`: the broker handles it, the client does not hear of it."""
+    """What is done with one request.
+
+    `drops_request`: the broker does not get it. `drops_answer`: the broker handles it, but the client gets no answer.
+    """
 
     delay_s: float = 0.0
     code: ErrorCode | None = None
@@ -26,19 +29,19 @@ class Treatment(NamedTuple):
 
 
 class Fault:
-    """One order. `struck` says how many requests it has hit so far."""
+    """One order of a test. `struck` says how many requests it has hit so far."""
 
     def __init__(self, api: ApiKey, treatment: Treatment, times: int | None, after: int):
         self.api = api
         self.after = after
-        """How many requests pass first."""
+        """How many more requests pass before the first one is hit."""
         self.treatment = treatment
         self.left = times
-        """How many more it will hit; None: all, until it is cleared."""
+        """How many more requests it will hit; None: all, until `Faults.clear`."""
         self.struck = 0
 
     def lets_pass(self) -> bool:
-        """One request more, or not. It counts."""
+        """Return whether one more request passes, and count it."""
         self.after -= 1
         return self.after >= 0
 
@@ -48,10 +51,13 @@ class Fault:
 
 
 class Faults:
-    """Orders hold for all connections through the broker's address, from when a call returns; any thread may give them.
+    """Takes a test's orders. Any thread may give them.
 
-    APIs by their names in the protocol guide ("Produce", "FindCoordinator"), codes by theirs
-    ("NOT_LEADER_OR_FOLLOWER"). Of several orders for one API the earliest holds; a delay goes with any other.
+    An order holds from when the call returns, for all connections through the broker's address. APIs and error codes
+    have their names in the protocol guide: "Produce", "FindCoordinator"; "NOT_LEADER_OR_FOLLOWER". Of several orders
+    for one API the earliest holds; a delay is combined with an order of another kind.
+
+    Orders raise ValueError for a name that does not exist and for a number that is out of range.
     """
 
     def __init__(self, drop_connections: Callable[[], int], set_refusing: Callable[[bool], None]):
@@ -64,58 +70,66 @@ class Faults:
 
     # --- orders of a test --------------------------------------------------------------------------------
     def error(self, api: str | ApiKey, code: str | ErrorCode, times: int | None = 1, *, after: int = 0) -> Fault:
-        """The next requests of `api`, or those `after` so many, are answered with `code`, and do not reach the broker.
+        """Answer the next `times` requests of `api` with `code`; they do not reach the broker.
 
-        As Kafka answers a request that fails as a whole: each of its topics, partitions, groups has the code, or the
-        top has. Produce with acks=0 has no answer: its connection is dropped, as Kafka does.
+        `times` None: all, until `clear`. `after`: so many requests pass first. The answer is Kafka's for a request that
+        fails as a whole: each of its topics, partitions or groups has the code, or the response itself has it. Produce
+        with acks=0 has no answer: its connection is dropped, as Kafka does.
+
+        Raises ValueError also for an API that kbroker does not serve.
         """
         found = _named(ErrorCode, code, {each.name: each for each in ErrorCode})
         return self._add(api, Treatment(code=found), times, after)
 
     def delay(self, api: str | ApiKey, seconds: float, times: int | None = None, *, after: int = 0) -> Fault:
-        """The answers of `api` come later than the broker gives them, and so do those behind them on a connection."""
+        """Deliver the broker's answers to `api` later by `seconds`. Answers behind them on the connection are late too.
+
+        `times` and `after`: see `error`.
+        """
         if seconds <= 0:
             raise ValueError(f"a delay of {seconds} s")
         return self._add(api, Treatment(delay_s=seconds), times, after)
 
     def drop(self, api: str | ApiKey, times: int | None = 1, *, handled: bool = False, after: int = 0) -> Fault:
-        """The connection that the next request of `api` comes on is dropped instead of an answer.
+        """Drop the connection that the next request of `api` comes on, instead of an answer.
 
-        The request does not reach the broker, or, with `handled`, is done and only its answer is lost.
+        The request does not reach the broker. With `handled` the broker handles it, and only the answer is lost.
+        `times` and `after`: see `error`.
         """
         return self._add(api, Treatment(drops_request=not handled, drops_answer=handled), times, after)
 
     def drop_connections(self) -> int:
-        """All that are open, now; returns how many they were."""
+        """Drop all connections that are open now, and return their number."""
         return self._drop_connections()
 
     def drop_new_connections(self, times: int = 1) -> None:
-        """The next ones, as soon as they are made."""
+        """Drop the next `times` new connections as soon as they are made."""
         with self._lock:
             self._new_connections_to_drop = times
 
     def refuse_connections(self) -> None:
-        """No new ones, as if nobody listened, until `accept_connections`. Those that are open go on."""
+        """Refuse new connections, as if nobody listened, until `accept_connections`. Open connections go on."""
         self._set_refusing(True)
 
     def accept_connections(self) -> None:
+        """Accept connections again after `refuse_connections`."""
         self._set_refusing(False)
 
     def clear(self) -> None:
-        """No order holds any more."""
+        """Withdraw all orders."""
         with self._lock:
             self._faults.clear()
             self._new_connections_to_drop = 0
         self._set_refusing(False)
 
     def seen(self, api: str | ApiKey) -> int:
-        """How many requests of `api` clients have sent, those that were hit included."""
+        """Return how many requests of `api` clients have sent, including those that an order has hit."""
         with self._lock:
             return self._seen[_api(api)]
 
     # --- questions of the proxy --------------------------------------------------------------------------
     def treatment_of(self, api_key: int) -> Treatment:
-        """Of one request that has come. It counts."""
+        """Return what to do with a request that has come, and count it."""
         with self._lock:
             self._seen[api_key] += 1
             holding = [fault for fault in self._faults if fault.api == api_key and not fault.lets_pass()]
@@ -129,7 +143,7 @@ class Faults:
             return treatment
 
     def drops_new_connection(self) -> bool:
-        """Whether one that has just been made is to be dropped. It counts."""
+        """Return whether to drop a connection that has just been made, and count it."""
         with self._lock:
             if self._new_connections_to_drop == 0:
                 return False

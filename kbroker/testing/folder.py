@@ -1,4 +1,7 @@
-"""The temporary directory of one broker: removed when it is closed, or, where nobody could, by a later test run."""
+"""The temporary directory of a broker: removed when the broker is closed, or by a later run of tests.
+
+The later run removes what is left of a run that was killed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ OWNER = "owner.lock"
 
 
 class Folder:
-    """`path` is there until `remove`. Its owner is the process that holds the lock on a file in it."""
+    """A temporary directory; `path` exists until `remove`. Its owner is the process that locks a file in it."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -22,6 +25,7 @@ class Folder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
+        """Remove the directory and all that is in it, and release its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -29,9 +33,9 @@ class Folder:
 
 
 def remove_ownerless() -> None:
-    """Those of test runs that were killed."""
+    """Remove the directories that test runs have left when they were killed: nobody holds their lock."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, without a lock yet, or with one that is held
+        with contextlib.suppress(OSError):  # it is another user's, has no lock file yet, or its lock is held
             lock = os.open(path / OWNER, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A process that the system kills when this one is gone, however that has ended."""
+"""Subprocesses that the kernel kills when this process has ended, however it has ended."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Lifeline:
-    """A pipe whose one end is here, and whose other end is its process's: when it breaks the process gets SIGKILL."""
+    """A pipe between this process and a subprocess. When it breaks, the subprocess gets SIGKILL."""
 
     def __init__(self) -> None:
         self._held = -1
 
     def start(self, command: list[str], **how: Any) -> subprocess.Popen[bytes]:
-        """As subprocess.Popen. What was started before is cut off."""
+        """Start a subprocess as subprocess.Popen does. One that was started before is killed."""
         self.cut()
         broken, self._held = os.pipe()
         with os.fdopen(broken, "rb") as pipe:
@@ -27,7 +27,7 @@ class Lifeline:
         return process
 
     def cut(self) -> None:
-        """The process ends, if it runs."""
+        """Break the pipe: the subprocess is killed if it runs."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1

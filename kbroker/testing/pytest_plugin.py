@@ -1,6 +1,6 @@
-"""The pytest plugin `kbroker`: fixtures for tests that need a broker. docs/TESTING.md
+"""The pytest plugin `kbroker`: fixtures for tests that need a broker. The guide is docs/TESTING.md.
 
-pytest imports this module when it starts, so this imports nothing else. Fixtures that are asked for import the rest.
+pytest imports this module when it starts, so it imports nothing of kbroker. Each fixture imports what it needs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def kbroker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
-    """Those of kbroker_broker, from the ini file and the command line. To be overridden where they are computed."""
+    """The settings of kbroker_broker, from the ini file and the command line. Override it to compute them."""
     settings = {}
     for line in [*pytestconfig.getini("kbroker_settings"), *pytestconfig.getoption("--kbroker-setting")]:
         name, equals, value = line.partition("=")
@@ -55,7 +55,7 @@ def kbroker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def kbroker_broker(kbroker_settings: dict[str, str], pytestconfig: pytest.Config) -> Iterator[Broker]:
-    """One broker for all tests of the session; of each worker its own where pytest-xdist runs several."""
+    """One broker for all tests of the session; with pytest-xdist each worker has its own."""
     from kbroker.testing.broker import Broker
 
     with Broker(settings=kbroker_settings, faults=pytestconfig.getini("kbroker_faults")) as broker:
@@ -64,7 +64,7 @@ def kbroker_broker(kbroker_settings: dict[str, str], pytestconfig: pytest.Config
 
 @pytest.fixture
 def kbroker_topic(kbroker_broker: Broker, request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test has. The marker of this name gives it partitions and configs."""
+    """The name of a new topic that no other test uses. The marker `kbroker_topic` gives its partitions and configs."""
     stem = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:LONGEST_TOPIC_STEM]
     name = f"{stem}-{next(_NUMBERS)}"
     marker = request.node.get_closest_marker("kbroker_topic")
@@ -74,7 +74,7 @@ def kbroker_topic(kbroker_broker: Broker, request: pytest.FixtureRequest) -> str
 
 @pytest.fixture
 def kbroker_producer(kbroker_broker: Broker) -> Iterator[Producer]:
-    """A kbroker.client.Producer for this test alone. Its end waits for what was sent."""
+    """A kbroker.client.Producer for this test alone. At its end it waits for the delivery of what was sent."""
     from kbroker.client import Producer
 
     with Producer(bootstrap_servers=kbroker_broker.bootstrap_servers) as producer:
@@ -83,7 +83,7 @@ def kbroker_producer(kbroker_broker: Broker) -> Iterator[Producer]:
 
 @pytest.fixture
 def kbroker_consumer(kbroker_broker: Broker, kbroker_topic: str) -> Iterator[Consumer]:
-    """A kbroker.client.Consumer that reads kbroker_topic, all of it, from the first record on. It is in no group."""
+    """A kbroker.client.Consumer without a group that reads all of kbroker_topic from the first record on."""
     from kbroker.client import Consumer
 
     with Consumer(bootstrap_servers=kbroker_broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
@@ -93,7 +93,7 @@ def kbroker_consumer(kbroker_broker: Broker, kbroker_topic: str) -> Iterator[Con
 
 @pytest.fixture(scope="session")
 def kbroker_zookeeper(pytestconfig: pytest.Config) -> Iterator[ZooKeeper]:
-    """A real ZooKeeper for the session; tests that need one are skipped where Java or its jars are not there."""
+    """A real ZooKeeper for the session. Tests that use it are skipped where Java or ZooKeeper's jars are missing."""
     from kbroker.testing.zookeeper import ZooKeeper, ZooKeeperMissing
 
     try:

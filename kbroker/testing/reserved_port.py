@@ -1,4 +1,4 @@
-"""A port of this machine that stays one test's own while nobody listens on it."""
+"""A TCP port that stays reserved for a test, also while nobody listens on it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import socket
 
 
 class ReservedPort:
-    """Bound, not listened on: a connection is refused, the system gives the port to nobody else, and whoever asks for
-    it by its number with SO_REUSEADDR, as the broker does, can listen on it."""
+    """A socket that is bound to a port but does not listen.
+
+    Connections are refused, and the kernel gives the port to nobody else. A process that binds the port by its number
+    with SO_REUSEADDR, as the broker does, can listen on it.
+    """
 
     def __init__(self, host: str):
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -17,4 +20,5 @@ class ReservedPort:
         self.port: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
+        """Close the socket: the kernel may give the port to others."""
         self._socket.close()

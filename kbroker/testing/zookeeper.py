@@ -1,4 +1,4 @@
-"""A real ZooKeeper for tests, from jars that are there: of an Apache ZooKeeper, or of an Apache Kafka up to 3.9."""
+"""A real ZooKeeper for tests, from the jars of an installed Apache ZooKeeper, or of an Apache Kafka up to 3.9."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.02
 HOMES = {"ZOOKEEPER_HOME": "lib", "KAFKA_HOME": "libs"}
-"""Environment variables that name an installation, and where in it the jars are."""
+"""Environment variables that name an installation, and the folder in it that has the jars."""
 
 
 class ZooKeeperMissing(Exception):
-    """Java or ZooKeeper's jars are not there; the message says what was looked for, and where."""
+    """Raised when Java or ZooKeeper's jars are not found. The message says what was looked for, and where."""
 
 
 def properties(data: Path, port: int) -> dict[str, object]:
-    """The settings of a server for tests: sessions of one second and longer can be asked for."""
+    """Return the settings of a server for tests. A tickTime of 500 ms allows session timeouts from one second on."""
     return {
         "dataDir": data,
         "clientPort": port,
@@ -46,18 +46,18 @@ def properties(data: Path, port: int) -> dict[str, object]:
 
 
 def serves(port: int) -> bool:
-    """Whether a ZooKeeper answers there."""
+    """Return whether a ZooKeeper answers on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
             connection.settimeout(5)
             connection.sendall(b"srvr")
-            return connection.recv(1) == b"Z"  # "Zookeeper version: ...", or that it does not serve yet
+            return connection.recv(1) == b"Z"  # "Zookeeper version: ..."; else it says that it does not serve yet
     except OSError:
         return False
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> str:
-    """Of JAVA_HOME, else of the path. ZooKeeperMissing: neither."""
+    """Return the java program of JAVA_HOME, or without that of PATH. Raises ZooKeeperMissing when there is none."""
     home = environment.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None:
@@ -66,7 +66,10 @@ def find_java(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def find_jars(directory: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """`directory`, else that of an installation that the environment names. ZooKeeperMissing: no zookeeper-*.jar."""
+    """Return the folder of jars: `directory`, or that of an installation that HOMES and the environment name.
+
+    Raises ZooKeeperMissing when there is no zookeeper-*.jar in it.
+    """
     looked_in = [Path(directory)] if directory else []
     looked_in += [Path(environment[name]) / folder for name, folder in HOMES.items() if environment.get(name)]
     for place in looked_in[:1] if directory else looked_in:
@@ -78,7 +81,10 @@ def find_jars(directory: str | Path | None = None, environment: Mapping[str, str
 
 
 class ZooKeeper:
-    """One server on a free port, with temporary data; a context manager. `jars` and `java`: see `find_jars`."""
+    """One ZooKeeper server on a free port, with temporary data. A context manager. `jars`: see `find_jars`.
+
+    The constructor raises ZooKeeperMissing when Java or the jars are not found.
+    """
 
     def __init__(self, jars: str | Path | None = None):
         self._command = [find_java(), *JAVA_OPTIONS, "-cp", f"{find_jars(jars)}/*", MAIN_CLASS]
@@ -93,19 +99,24 @@ class ZooKeeper:
 
     @property
     def port(self) -> int:
+        """The port that the server listens on. It stays the same over all restarts."""
         return self._port.port
 
     @property
     def connect(self) -> str:
-        """HOST:PORT, for `zookeeper.connect`; the same from the first start to the last."""
+        """The address HOST:PORT for `zookeeper.connect`. It stays the same over all restarts."""
         return f"{HOST}:{self.port}"
 
     @property
     def log(self) -> str:
+        """Everything that the server has printed since its first start."""
         return self._log_path.read_text(errors="replace")
 
     def start(self) -> None:
-        """Returns when it serves; after `stop` or `kill` with the same data. BrokerFailed: it does not."""
+        """Start the server, and return when it serves. It has its earlier data after `stop` or `kill`.
+
+        Raises BrokerFailed when it does not serve within START_TIMEOUT_S.
+        """
         with self._log_path.open("ab") as output:
             self._process = self._lifeline.start(
                 [*self._command, str(self._settings_path)],
@@ -124,10 +135,11 @@ class ZooKeeper:
             time.sleep(LOOK_EVERY_S)
 
     def stop(self) -> None:
+        """Stop the server with SIGTERM, and wait for its end. Does nothing when it is not running."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash."""
+        """Kill the server with SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -136,7 +148,7 @@ class ZooKeeper:
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             finally:
-                self._lifeline.cut()  # which ends one that would not stop
+                self._lifeline.cut()  # kills a process that would not stop
                 self._process.wait()
                 self._process = None
 
@@ -154,7 +166,7 @@ class ZooKeeper:
         self.close()
 
     def close(self) -> None:
-        """End it and remove its data. Idempotent."""
+        """Kill the server and remove its data. Closing twice is allowed."""
         self.kill()
         self._port.release()
         self._folder.remove()

@@ -1,4 +1,4 @@
-"""What the coordinator says of transactional ids to whoever asks."""
+"""The transaction coordinator's answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.rules.transaction import NO_PRODUCER_EPOCH
 
 
 class InitializedProducer(NamedTuple):
-    """What InitProducerId answers."""
+    """The answer to InitProducerId."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -19,7 +19,7 @@ class InitializedProducer(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """What EndTxn answers a client that gets a new epoch: what it is to go on with."""
+    """The answer to EndTxn for a client that gets a new epoch: the producer id and epoch of its next transaction."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -36,7 +36,7 @@ class DescribedTransaction(NamedTuple):
     producer_id: int = 0
     producer_epoch: int = 0
     partitions: Collection[TopicPartition] = ()
-    """While markers are being written: those that wait for one."""
+    """The transaction's partitions; while markers are being written, only those that still wait for theirs."""
 
 
 class ListedTransaction(NamedTuple):

@@ -1,14 +1,15 @@
 """The transaction coordinator: finds a transactional id, holds its lock, lets the rules decide, carries it out.
 
-A request that waits is given with a callable that is called with its answer, once, on whatever thread the answer
-becomes due: the one that brought it wherever the log commits at once, else the log's.
+A request that may wait comes with a callable. It is called once with the answer, on the thread on which the answer
+becomes due: the request's own if the log commits at once, else the log's.
 
-How a transaction ends: Prepare* is written, a marker goes to each of its partitions, Complete* is written. The producer
-is answered as soon as all that commits at once has been done, in any case once Prepare* is in the log: whatever happens
-then, a coordinator that finds Prepare* writes the markers again. All of it runs on one thread as long as nothing waits.
+How a transaction ends: a Prepare* record is written, then a marker to each partition of the transaction, then a
+Complete* record. The producer is answered when the Prepare* record is in the log and the writes that need no wait are
+done. From the Prepare* record on the end is certain: after a crash the next coordinator finds it and writes the markers
+again. As long as nothing has to wait, all of this runs on one thread.
 
 Locks. A shard's `lock` is held over a decision and the append of its record; markers are written and answers given
-without it. No two shards' locks are held at once, neither with one of groups. Order: shard, then the log's locks.
+without it. Two shards' locks, of transactions or of groups, are never held at once. Order: shard, then the log's locks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STATES = frozenset(str(state) for state in TransactionState)
 class TransactionCoordinator:
     """Serves the transactional ids whose records are in the partitions of `__transaction_state` that this broker leads.
 
-    `next_producer_id` gives an id that no producer ever had; NotNow when it cannot. It may block.
+    `next_producer_id` returns a producer id that has never been used. It may block, and raises NotNow if it has none.
     """
 
     def __init__(
@@ -62,21 +63,21 @@ class TransactionCoordinator:
         self._next_producer_id = next_producer_id
         self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
         self.shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
-        """Where the transactional ids are, partition by partition."""
+        """The transactional ids, by partition of `__transaction_state`."""
         self._room = Room("kbroker.transactional.ids.max", options.most_ids, self._count_ids, clock)
         self._lock = threading.Lock()
-        """Guards `_aborted_by_timeout`; nothing else inside."""
+        """Guards `_aborted_by_timeout`; no other lock is taken while it is held."""
         self._aborted_by_timeout = 0
 
     # --- life --------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Serves from now on; partitions that hold something are loaded in the background."""
+        """Serve from now on. Partitions are loaded in the background."""
         self.shards.start()
         self._deadlines.every(self.options.abort_interval_ms, self._abort_timed_out)
         self._deadlines.every(self.options.expiration_interval_ms, self._expire)
 
     def stop(self) -> None:
-        """Serves nobody any more. Markers that were not written are written by the next start."""
+        """Stop serving. Markers that are not written yet are written after the next start."""
         self.shards.stop()
         self._deadlines.stop()
 
@@ -90,15 +91,18 @@ class TransactionCoordinator:
             self._write_markers(shard, transaction)
 
     def _take_up(self, transactions: Iterable[Transaction]) -> None:
-        """Transactions that were open before: the log tells by the wall clock since when, from here on none is set."""
+        """Set the age of the open transactions among those loaded.
+
+        The log has the wall clock time at which they began; from here on their age is counted by the monotonic clock.
+        """
         now_ms, wall_ms = self._deadlines.now_ms(), self._clock.wall_ms()
         for transaction in transactions:
             if transaction.state is TransactionState.ONGOING:
-                # One that begins in the future was written by a clock that was wrong: it gets its whole time.
+                # A start in the future was written by a wrong clock: the transaction gets its whole timeout.
                 transaction.begun(now_ms, max(0, wall_ms - transaction.start_ms))
 
     def _acquire(self, transactional_id: str) -> TransactionShard | ErrorCode:
-        """The id's shard with its lock held, for the caller to release; or why the id is not served here now."""
+        """The id's shard with its lock held, which the caller releases; or why the id is not served here now."""
         return self.shards.acquire(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
 
     # --- InitProducerId ----------------------------------------------------------------------------------
@@ -110,7 +114,10 @@ class TransactionCoordinator:
         answer: Callable[[InitializedProducer], None],
         client_host: str = "",
     ) -> None:
-        """InitProducerId with a transactional id; `expected` is what the producer has already. May block."""
+        """InitProducerId with a transactional id. May block.
+
+        `expected` is the producer id and epoch that the producer has already, if any.
+        """
         if not transactional_id:
             answer(InitializedProducer(ErrorCode.INVALID_REQUEST))
             return
@@ -127,7 +134,10 @@ class TransactionCoordinator:
         return sum(len(shard.transactions) for shard in self.shards.active())
 
     def _with_producer_id(self, attempt: Callable[[int | None], Callable[[], None] | None], refuse: Answer) -> None:
-        """Does what `attempt` says is to be done without the lock; it says nothing when it needs a new producer id."""
+        """Call what `attempt` returns, without a lock. If it returns None, call it again with a new producer id.
+
+        `refuse` gets an error if there is no new producer id now.
+        """
         new_producer_id: int | None = None
         while (outcome := attempt(new_producer_id)) is None:
             try:
@@ -146,7 +156,7 @@ class TransactionCoordinator:
         answer: Callable[[InitializedProducer], None],
         client_host: str,
     ) -> Callable[[], None] | None:
-        """What to do without the lock; None: with a new producer id once more."""
+        """Initialize the producer. Returns what to call without the lock; None: a new producer id is needed."""
         shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return functools.partial(answer, InitializedProducer(shard))
@@ -165,7 +175,7 @@ class TransactionCoordinator:
             if isinstance(transit, ErrorCode):
                 return functools.partial(answer, InitializedProducer(transit))
             if transit.state is TransactionState.PREPARE_ABORT:
-                # The open transaction is aborted first; who asks again meanwhile, or thereafter, gets what he wants.
+                # The open transaction is aborted first. The client is told CONCURRENT_TRANSACTIONS and asks again.
                 then = functools.partial(self._prepared, shard, transaction, functools.partial(_tell_to_wait, answer))
             else:
                 then = functools.partial(_initialized, transit, answer)
@@ -184,8 +194,11 @@ class TransactionCoordinator:
         answer: Answer,
         client_version: int = FIRST_VERSION,
     ) -> None:
-        """AddPartitionsToTxn, and what else adds: AddOffsetsToTxn the partition that the group's offsets are in, with
-        `EPOCH_VERSION` what is written itself (KIP-890)."""
+        """Add partitions to the producer's transaction; begins one if none is open.
+
+        For AddPartitionsToTxn, and for AddOffsetsToTxn with the partition of the group's offsets. With `EPOCH_VERSION`
+        for partitions that a producer writes to without having added them (KIP-890).
+        """
         shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             answer(shard)
@@ -213,8 +226,10 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
         answer: Answer,
     ) -> None:
-        """As `add_partitions` for what is written itself, a moment later where the markers of the transaction before
-        are still on their way: its EndTxn has been answered, and that nothing follows it yet is no fault of the client.
+        """Add partitions that a producer writes to without having added them (`EPOCH_VERSION`).
+
+        If the markers of the transaction before are still being written, it waits for them, for at most `add_wait_ms`:
+        that transaction's EndTxn has been answered already, so the client may begin the next one.
         """
 
         def add(told: Answer) -> None:
@@ -229,7 +244,7 @@ class TransactionCoordinator:
         add(added)
 
     def _when_ended(self, transactional_id: str, call: Callable[[], None]) -> None:
-        """Calls when the id has no markers on their way, after `add_wait_ms` in any case."""
+        """Call `call` when no markers of the id are being written, or after `add_wait_ms`."""
         shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             call()
@@ -257,7 +272,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Of each partition: NONE when the producer's open transaction has it (KIP-890). Does not wait."""
+        """The error of each partition: NONE if it is in the producer's open transaction (KIP-890). Does not wait."""
         shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return dict.fromkeys(partitions, shard)
@@ -274,7 +289,7 @@ class TransactionCoordinator:
             shard.lock.release()
 
     def partition_count(self, transactional_id: str) -> int:
-        """How many partitions its transaction has, about: how long it takes to end it."""
+        """How many partitions the id's transaction has, which says how long ending it takes; 0 if it is not served."""
         shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return 0
@@ -314,7 +329,7 @@ class TransactionCoordinator:
         commit: bool,
         answer: Callable[[EndedTransaction], None],
     ) -> None:
-        """EndTxn of a client that gets a new epoch. May block where `is_used_up` says so."""
+        """EndTxn of a client that gets a new epoch. May block if `is_used_up`."""
 
         def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
             return self._try_end(transactional_id, (producer_id, producer_epoch), commit, new_producer_id, answer)
@@ -329,7 +344,7 @@ class TransactionCoordinator:
         new_producer_id: int | None,
         answer: Callable[[EndedTransaction], None],
     ) -> Callable[[], None] | None:
-        """As `_try_init`."""
+        """End the transaction. Returns what to call without the lock; None: a new producer id is needed."""
         shard = self._acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return functools.partial(answer, EndedTransaction(shard))
@@ -352,7 +367,7 @@ class TransactionCoordinator:
         return _nothing if error is None else functools.partial(then, error)
 
     def is_used_up(self, transactional_id: str) -> bool:
-        """Whether its next epoch is that of a new producer id, for which somebody may have to wait."""
+        """Whether the id's epochs are used up, so that its next epoch needs a new producer id, which may block."""
         shard = self.shards.acquire(transactional_id)
         if isinstance(shard, ErrorCode):
             return False
@@ -364,7 +379,7 @@ class TransactionCoordinator:
 
     # --- how it ends; the caller holds no lock -----------------------------------------------------------
     def _prepared(self, shard: TransactionShard, transaction: Transaction, answer: Answer, error: ErrorCode) -> None:
-        """Prepare* is in the log, or cannot be."""
+        """Go on when the Prepare* record is in the log, or with `error` when it is not: markers, then the answer."""
         try:
             if not error:
                 self._write_markers(shard, transaction)
@@ -402,7 +417,8 @@ class TransactionCoordinator:
             if is_last:
                 self._complete(shard, ending)
         elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            # Another coordinator has ended it there. Who that was ends it everywhere; here it stays as it is.
+            # Another coordinator has ended the transaction in that partition, and ends it in all others too. Nothing
+            # changes here.
             self._say(ending, partition, "is refused", error)
         else:
             self._say(ending, partition, "will be tried again", error)
@@ -413,7 +429,7 @@ class TransactionCoordinator:
         LOG.warning("the marker of transactional id %r for %s %s: %s", transactional_id, partition, what, error.name)
 
     def _complete(self, shard: TransactionShard, ending: Ending) -> None:
-        """All markers are written."""
+        """Write the Complete* record: all markers are written."""
         then = functools.partial(self._completed, shard, ending)
         with shard.lock:
             if shard.partition.phase is not Phase.ACTIVE:
@@ -434,7 +450,7 @@ class TransactionCoordinator:
             call()
 
     def _later(self, shard: TransactionShard, call: Callable[[], None]) -> None:
-        """Tries again, for as long as this broker leads the partition."""
+        """Call `call` after `marker_retry_ms`, if this broker still leads the shard's partition then."""
 
         def run() -> None:
             if shard.partition.phase is Phase.ACTIVE:
@@ -467,7 +483,7 @@ class TransactionCoordinator:
 
     def _aborted(self, transaction: Transaction, error: ErrorCode) -> None:
         if error:
-            return  # looked for again in a while
+            return  # the next check finds the transaction again
         with self._lock:
             self._aborted_by_timeout += 1
         LOG.info(
@@ -512,9 +528,10 @@ class TransactionCoordinator:
     def list_transactions(
         self, producer_ids: Collection[int] = (), states: Collection[str] = (), longer_than_ms: int = -1
     ) -> tuple[ErrorCode, list[ListedTransaction], list[str]]:
-        """ListTransactions: all ids, or those of `producer_ids`, in one of `states`, begun longer ago than that.
+        """ListTransactions: ids with one of `producer_ids`, in one of `states`, begun more than `longer_than_ms` ago.
 
-        The third are names in `states` that are no state's.
+        An empty collection and a negative number exclude nothing. Returns the error, the ids, and the names in `states`
+        that are not states.
         """
         if not self.shards.is_running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, [], []
@@ -544,7 +561,7 @@ class TransactionCoordinator:
         return counts
 
     def markers_waiting(self) -> int:
-        """How many markers are on their way, for metrics."""
+        """How many markers are not written yet, for metrics."""
         waiting = 0
         for shard in self.shards.active():
             with shard.lock:
@@ -578,7 +595,7 @@ def _tell_to_wait(answer: Callable[[InitializedProducer], None], error: ErrorCod
 
 
 def _nothing() -> None:
-    """The answer comes later."""
+    """Do nothing: the answer is given later."""
 
 
 def _end(shard: TransactionShard, error: ErrorCode) -> None:

@@ -1,4 +1,4 @@
-"""What is written to the partitions of a transaction when it ends."""
+"""The markers that are written to the partitions of a transaction when it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Transaction,
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, by the word of a coordinator in its epoch."""
+    """A marker: the end of a producer's transaction, as a coordinator of `coordinator_epoch` says."""
 
     producer_id: int
     producer_epoch: int
@@ -21,18 +21,18 @@ class Marker(NamedTuple):
 
     @property
     def bumped(self) -> bool:
-        """Whether its epoch is one more than that of the transaction's records (KIP-890)."""
+        """Whether the marker's producer epoch is one more than that of the transaction's records (KIP-890)."""
         return self.client_version >= EPOCH_VERSION
 
 
 class MarkerWriter(Protocol):
-    """Writes markers to the partitions that they are for. Any thread."""
+    """Writes markers to partitions. May be used by any thread."""
 
     def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
-        """Appends `marker` to `partition`. Never raises.
+        """Append `marker` to `partition`. Never raises.
 
-        `done` is told once how that ended, perhaps before this returns: NONE when the marker is as durable as the
-        partition's flush policy asks for; UNKNOWN_TOPIC_OR_PARTITION when there is no such partition any more.
+        `done` is called once with the outcome, perhaps before this returns: NONE when the marker is as durable as the
+        partition's flush policy asks for, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist any more.
         """
         ...
 
@@ -40,26 +40,26 @@ class MarkerWriter(Protocol):
 SETTLED = frozenset(
     (
         ErrorCode.NONE,
-        # The partition was deleted, and what the transaction wrote to it.
+        # The partition was deleted, with everything that the transaction wrote to it.
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        # Nobody can have written a transaction to it.
+        # The partition's message format has no transactions, so none can have been written to it.
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        # A newer epoch of the producer has been there: the transaction has ended in it.
+        # The partition knows a newer epoch of the producer: the transaction has ended there.
         ErrorCode.INVALID_PRODUCER_EPOCH,
     )
 )
-"""Outcomes after which a partition waits for no marker."""
+"""Outcomes after which a partition does not need the marker any more."""
 
 
 class Ending:
-    """A transaction whose markers are on their way. Guarded by its shard's lock."""
+    """A transaction whose markers are being written. Guarded by its shard's lock."""
 
     __slots__ = ("marker", "remaining", "transaction", "transit")
 
     def __init__(self, transaction: Transaction, transit: Transit, marker: Marker):
         self.transaction = transaction
         self.transit = transit
-        """What it becomes once they are written."""
+        """The change of the transactional id once all markers are written."""
         self.marker = marker
         self.remaining = set(transaction.partitions)
         """Partitions that wait for their marker."""

@@ -1,4 +1,4 @@
-"""The settings that transactions know."""
+"""The settings of the transaction coordinator."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class TransactionOptions(NamedTuple):
     most_ids: int = 100_000
     id_expiration_ms: int = 7 * 24 * 3_600_000
     abort_interval_ms: int = 10_000
-    """How often transactions that have been open for too long are looked for."""
+    """The time between two checks for transactions that have timed out."""
     expiration_interval_ms: int = 3_600_000
-    """How often ids that nobody uses any more are looked for."""
+    """The time between two checks for ids that have expired."""
     load_buffer_bytes: int = 5 << 20
     marker_retry_ms: int = 1_000
-    """How long after a marker could not be written it is tried again."""
+    """The time after which a marker that could not be written is tried again."""
 
     add_wait_ms: int = 100
-    """How long what begins a transaction waits for the markers of the one before."""
+    """How long a request that begins a transaction waits for the markers of the transaction before."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> TransactionOptions:
-        """From the broker's settings."""
+        """Take the options from the broker's settings."""
         return cls(
             max_timeout_ms=settings["transaction.max.timeout.ms"],
             most_ids=settings["kbroker.transactional.ids.max"],

@@ -2,11 +2,11 @@
 
     key    int16 version, then
              0        TransactionLogKey   transactional id      value: int16 version 0-1, TransactionLogValue
-           others     of a later release: left alone
-    no value: the transactional id has expired
+           others     of a later release: ignored
+    a null value deletes: the transactional id has expired
 
-Written is TransactionLogValue 1, which is flexible, as 4.3 does where transactions of version 2 are on. Read is 0 too,
-which 3.9 writes.
+kbroker writes TransactionLogValue 1, which is flexible, as 4.3 does with transactions of version 2. It also reads
+version 0, which 3.9 writes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _VALUE_PREFIX = _version.pack(_VALUE_VERSION)
 
 # --- writing ---------------------------------------------------------------------------------------------
 def transaction_key(transactional_id: str) -> bytes:
-    """The key of a transactional id. What comes in a request fits."""
+    """The key of a transactional id. A string from a request always fits."""
     return _KEY_PREFIX + M.TransactionLogKey(transactional_id=transactional_id).encode(KEY_VERSION)
 
 
 def transaction_value(transit: Transit) -> bytes:
-    """What a transactional id becomes."""
+    """The value of a transactional id after the change `transit`."""
     partitions: list[M.TransactionLogValue.PartitionsSchema] | None = None
     if transit.state is not TransactionState.EMPTY:
         by_topic: dict[str, list[int]] = {}
@@ -69,14 +69,14 @@ def transaction_value(transit: Transit) -> bytes:
 
 # --- reading ---------------------------------------------------------------------------------------------
 def decode_key(key: bytes) -> str | None:
-    """The transactional id that a record is about; None for a kind that this broker does not know."""
+    """The transactional id in a key; None for other kinds of record. Raises MalformedBytes if it cannot be read."""
     if _version_of(key) != KEY_VERSION:
         return None
     return M.TransactionLogKey.decode(memoryview(key)[2:], KEY_VERSION).transactional_id
 
 
 def decode_value(transactional_id: str, value: bytes) -> Transaction:
-    """A transactional id as its newest record says. Raises MalformedBytes."""
+    """The state of a transactional id in a value. Raises MalformedBytes if it cannot be read."""
     version = _version_of(value)
     if not M.TransactionLogValue.MIN_VERSION <= version <= M.TransactionLogValue.MAX_VERSION:
         raise MalformedBytes(f"a record of __transaction_state with a value of version {version}")

@@ -1,6 +1,7 @@
-"""From the records of one partition of `__transaction_state` to the transactional ids they describe.
+"""Makes transactional ids from the records of one partition of `__transaction_state`.
 
-While batches come in only the newest value of each key is kept, as bytes; what is left at the end is decoded.
+While batches are read, only the newest value of each key is kept, as bytes; the values that are left at the end are
+decoded.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ LOG = logging.getLogger(__name__)
 
 
 class PartitionReplay:
-    """Takes every batch of a partition in order, then tells which transactional ids there are."""
+    """Takes every batch of a partition in order; then `transactions` gives the transactional ids."""
 
     def __init__(self, name: object):
         self._name = name
         self._newest: dict[bytes, tuple[bytes, int]] = {}
-        """Value and base offset of the batch, by key."""
+        """The newest value and the base offset of its batch, by key."""
 
     def take(self, batch: Batch) -> None:
-        """The next batch. Raises what reading its records raises."""
+        """Take the next batch. Raises what reading its records raises."""
         if batch.info.is_control:
             return
         for record in batch.records():
@@ -36,7 +37,7 @@ class PartitionReplay:
                 self._newest[record.key] = (record.value, batch.info.base_offset)
 
     def transactions(self) -> dict[str, Transaction]:
-        """Every transactional id. To be called once."""
+        """All transactional ids, by name. To be called once."""
         found: dict[str, Transaction] = {}
         for key, (value, at) in self._newest.items():
             try:

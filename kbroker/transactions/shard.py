@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of `__transaction_state`, in memory and on their way into it."""
+"""The transactional ids of one partition of `__transaction_state`: in memory, and the appends of their records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _STORE_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a producer is told when its change could not be stored, by what the append said."""
+"""The error that a producer gets when its change could not be stored, by the error of the append."""
 
 
 class TransactionShard:
-    """Transactional ids whose records are in one partition. `lock` guards everything here and the order of appends.
+    """The transactional ids whose records are in one partition. `lock` guards everything here and the order of appends.
 
-    The lock is reentrant because an append may be committed before it returns, and then calls back.
+    The lock is reentrant: an append may be committed before it returns, and then calls back.
     """
 
     __slots__ = ("_made_by", "_room", "endings", "lock", "partition", "transactions", "waiting")
@@ -44,19 +44,19 @@ class TransactionShard:
         self.lock = threading.RLock()
         self.transactions: dict[str, Transaction] = {}
         self.endings: dict[str, Ending] = {}
-        """Of those, the ones whose markers are on their way."""
+        """The endings whose markers are being written, by transactional id."""
         self.waiting: dict[str, list[Callable[[], None]]] = {}
-        """What is to be called when they are written, by transactional id."""
+        """Calls to make when the markers of a transactional id are written."""
         self._room = room
         self._made_by: dict[str, str] = {}
-        """The hosts of the clients that made them, by transactional id; not of those that were loaded."""
+        """The host of the client that created an id, by transactional id; ids loaded from the log are not in it."""
 
     # --- life --------------------------------------------------------------------------------------------
     def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> list[Transaction]:
-        """Replays the partition and serves it from then on. Returns the ids whose markers have to be written (again).
+        """Replay the partition, and serve it from then on. Returns the ids whose markers have to be written (again).
 
-        `take_up` is told of all of them before. Any thread, without the lock. Raises what reading the log raises; the
-        partition stays as it was then.
+        `take_up` gets all loaded ids before they are served. May be called by any thread that does not hold the lock.
+        Raises what reading the log raises; the partition is still LOADING then.
         """
         replay = PartitionReplay(self.partition.name)
         count = self.partition.replay(replay.take, load_buffer_bytes)
@@ -72,7 +72,7 @@ class TransactionShard:
         return [transaction for transaction in loaded.values() if transaction.is_prepared]
 
     def end(self) -> None:
-        """This broker is not the coordinator any more. Appends that are on their way answer for themselves."""
+        """End the shard: this broker is not the coordinator any more. Pending appends still answer their requests."""
         with self.lock:
             self.partition.end()
             for host in self._made_by.values():
@@ -80,7 +80,7 @@ class TransactionShard:
             self.transactions, self.endings, self._made_by = {}, {}, {}
 
     def add(self, transaction: Transaction, host: str) -> None:
-        """A new id, made by a client of that host. The caller holds the lock."""
+        """Add a new id, created by a client of that host. The caller holds the lock."""
         self.transactions[transaction.transactional_id] = transaction
         self._made_by[transaction.transactional_id] = host
         self._room.made(host)
@@ -101,10 +101,10 @@ class TransactionShard:
         *,
         keep_pending: bool = False,
     ) -> ErrorCode | None:
-        """Writes that `transaction` becomes `transit`, and lets it become so.
+        """Append the record of the change `transit`, and apply the change when the record is committed.
 
-        Returns what its producer is to be told; None when that is not known yet: `later` is told, without the lock.
-        `keep_pending`: after an error the change stays pending, for the caller to try again.
+        Returns the error for the producer, or None if it is not known yet: then `later` gets it, without the lock.
+        With `keep_pending` the change stays pending after an error, so that the caller can try again.
         """
         outcome: ErrorCode | None = None
         returned = False
@@ -122,7 +122,7 @@ class TransactionShard:
         try:
             self.partition.append([(key, records.transaction_value(transit))], committed)
         except Exception:
-            if transaction.pending is transit:  # our own mistake, which must not keep the id from ever going on
+            if transaction.pending is transit:  # a bug of ours must not leave the id pending for ever
                 transaction.not_stored(transit)
             raise
         returned = True
@@ -130,7 +130,7 @@ class TransactionShard:
 
     def _settle(self, transaction: Transaction, transit: Transit, error: ErrorCode, keep_pending: bool) -> ErrorCode:
         if self.partition.phase is not Phase.ACTIVE:
-            return ErrorCode.NOT_COORDINATOR  # what the next coordinator finds in the log counts
+            return ErrorCode.NOT_COORDINATOR  # the next coordinator goes by what it finds in the log
         if not error:
             transaction.stored(transit)
             return ErrorCode.NONE
@@ -143,11 +143,11 @@ class TransactionShard:
 
     # --- expiry ------------------------------------------------------------------------------------------
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Removes the ids that nobody has used for `expiration_ms`, in the log too; how many it tries to."""
+        """Remove the ids that have not been used for `expiration_ms`, in the log too. Returns how many were due."""
         with self.lock:
             due = [each for each in self.transactions.values() if each.has_expired(now_ms, expiration_ms)]
         for first in range(0, len(due), TOMBSTONES_PER_BATCH):
-            with self.lock:  # not for longer: others wait
+            with self.lock:  # taken for one batch at a time, since requests wait for it
                 self._bury(due[first : first + TOMBSTONES_PER_BATCH], now_ms, expiration_ms)
         return len(due)
 

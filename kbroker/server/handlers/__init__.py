@@ -1,4 +1,4 @@
-"""One file per API: what it answers, which versions, what it leaves out. `server/dispatch.py` routes to them.
+"""One file per API, which opens with the versions served and what is left out. `server/dispatch.py` routes to them.
 
-Produce and Fetch are compiled (`kbroker._core`); their files here finish what could not be finished without blocking.
+Produce and Fetch are compiled (`kbroker._core`); their files here serve only the requests that may block.
 """

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn, key 25, versions 0 to 4: a transaction is about to commit offsets of a group.
+"""AddOffsetsToTxn, key 25, versions 0 to 4: a producer is about to commit a group's offsets in its transaction.
 
 Leaves out: nothing.
 
@@ -27,7 +27,7 @@ FENCED_FROM = 2
 
 
 def handle(services: Services, request: Request, message: M.AddOffsetsToTxnRequest) -> None:
-    """Answers when the partition of the group's offsets is in the log of transactions."""
+    """Answers when the transaction log says that the partition of the group's offsets is in the transaction."""
 
     def added(error: ErrorCode) -> None:
         error = for_version(error, request.api_version, FENCED_FROM)

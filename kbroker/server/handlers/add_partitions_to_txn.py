@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, key 24, versions 0 to 5: a transaction is about to write to partitions.
+"""AddPartitionsToTxn, key 24, versions 0 to 5: a producer is about to write to partitions in its transaction.
 
 Leaves out: nothing.
 
@@ -6,7 +6,7 @@ v0  first
 v1  as v0; the throttle is applied after the response
 v2  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
 v3  flexible
-v4  several transactions, from other brokers, which may only ask whether partitions are in them (KIP-890)
+v4  several transactions: sent by other brokers, which may also only ask whether partitions are in them (KIP-890)
 v5  TRANSACTION_ABORTABLE (KIP-890)
 """
 
@@ -39,7 +39,7 @@ _Transaction = M.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 def handle(
     services: Services, request: Request, message: M.AddPartitionsToTxnRequest
 ) -> M.AddPartitionsToTxnResponse | None:
-    """Answers when the partitions are in the log of transactions: until then nothing may be written to them."""
+    """Answers when the partitions are in the transaction log: until then nothing may be written to them."""
     if request.api_version >= SEVERAL_FROM:
         return _several(services, request, message)
     partitions = _partitions(message.v3_and_below_topics)
@@ -102,7 +102,7 @@ def _partitions(topics: _Topics) -> list[TopicPartition]:
 
 
 def _refused(services: Services, partitions: list[TopicPartition], forbidden: Container[str] = ()) -> _CodeOf | None:
-    """What each of them is told if one does not exist or is of a topic that is not for clients; else None."""
+    """The error of each partition if one does not exist or belongs to a `forbidden` topic; None if all may be added."""
     image = services.cluster.image
 
     def code_of(each: TopicPartition) -> ErrorCode:
@@ -115,7 +115,7 @@ def _refused(services: Services, partitions: list[TopicPartition], forbidden: Co
 
 
 def _results(asked: _Topics, code_of: _CodeOf) -> list[M.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
-    """What is asked for twice is answered twice, as Kafka does."""
+    """The results; a partition that is asked for twice is answered twice, as in Kafka."""
     return [
         _Response.AddPartitionsToTxnTopicResult(
             name=topic.name,

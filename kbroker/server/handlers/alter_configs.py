@@ -1,6 +1,6 @@
 """AlterConfigs (key 33), versions 0 to 2: replace all of a resource's own configs (KIP-133). v2 flexible.
 
-What a request does not name falls back to its default; IncrementalAlterConfigs is for changing single ones.
+A config that the request does not name goes back to its default. IncrementalAlterConfigs changes single configs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ApiVersions (key 18), versions 0 to 4: what is spoken here.
+"""ApiVersions (key 18), versions 0 to 4: the APIs, their versions and the features that this broker has.
 
-v1 throttle time    v3 flexible; who the client is (KIP-511), features (KIP-584)    v4 features from level 0 on
-A version that is not served is answered by the core: error 35 in version 0.
+v1 throttle time    v3 flexible; client name and version (KIP-511), features (KIP-584)    v4 features from level 0 on
+The compiled core answers a version that is not served, with error 35 (UNSUPPORTED_VERSION) in version 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_VERSION_WITH_FEATURES = 3
 FIRST_VERSION_WITH_ZERO = 4
 TRANSACTION_FEATURE = "transaction.version"
 FEATURES_EPOCH = 0
-"""They never change: there is no UpdateFeatures."""
+"""Features never change: UpdateFeatures refuses every update that would change one."""
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 _bodies: dict[int, bytes] = {}

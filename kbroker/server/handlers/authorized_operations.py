@@ -1,9 +1,9 @@
-"""What a caller may do with a resource (KIP-430), as bits: without an authorizer, all there is for its type."""
+"""The operations that a client may do on a resource (KIP-430), as bits. There is no authorizer, so it may do all."""
 
 from __future__ import annotations
 
 NOT_ASKED_FOR = -(2**31)
-"""The protocol's default, for callers that did not want to know."""
+"""The protocol's default value, for requests that do not ask for the operations."""
 
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
 DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 10, 11, 12

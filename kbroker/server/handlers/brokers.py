@@ -1,4 +1,4 @@
-"""The brokers of the cluster as somebody sees them who came in through one listener."""
+"""The brokers of the cluster, with the endpoints that a client of one listener can reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.server.services import Services
 
 
 class ReachableBroker(NamedTuple):
-    """A broker, where that caller reaches it."""
+    """A broker and its endpoint for the client."""
 
     node_id: int
     host: str
@@ -19,7 +19,10 @@ class ReachableBroker(NamedTuple):
 
 
 def reachable_brokers(services: Services, image: MetadataImage, connection: Connection) -> tuple[ReachableBroker, ...]:
-    """All brokers that have a listener of the connection's name; this one as the caller dialled it, if need be."""
+    """The brokers that have a listener of the connection's name, in the order of their ids.
+
+    This broker is always among them, with its advertised endpoint or else the one that the client connected to.
+    """
     found = []
     for node_id, broker in sorted(image.brokers.items()):
         endpoint = (

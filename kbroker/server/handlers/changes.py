@@ -1,4 +1,4 @@
-"""A line of the log for what a request has changed of topics and settings, with who asked for it."""
+"""Logs what a request has changed in topics, records or configs, and which client asked for it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kbroker.rules.topic_names import listed
 log = logging.getLogger(__name__)
 
 MOST_NAMES = 100
-"""Topics or settings that one line names."""
+"""How many topics or configs one line names."""
 LONGEST_TEXT = 200
-"""Characters of a text from outside that one line quotes."""
+"""How many characters of a client's text one line quotes."""
 
 
 def tell_change(request: Request, what: str, each: Sequence[str]) -> None:
-    """`each` was done, if anything was."""
+    """Log the changes in `each`; does nothing if there are none."""
     if each:
         log.info("%s %s; asked for by %s", what, listed(each, MOST_NAMES), _asker(request))
 
 
 def quoted(text: str | None) -> str:
-    """A text from outside on one line, and not all of a long one."""
+    """A client's text, quoted on one line and cut after LONGEST_TEXT characters."""
     if text is not None and len(text) > LONGEST_TEXT:
         text = text[: LONGEST_TEXT - 3] + "..."
     return repr(text)

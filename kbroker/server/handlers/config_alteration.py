@@ -1,4 +1,4 @@
-"""Changing configs of topics, brokers, groups and loggers, for both APIs that do it: one outcome per resource."""
+"""Changes configs of topics, brokers, groups and loggers for AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kbroker.server.services import Services
 
 
 class Alteration(NamedTuple):
-    """What is wished for one resource, as it came."""
+    """The changes that a request asks for on one resource, not checked yet."""
 
     resource_type: int
     resource_name: str
@@ -44,7 +44,7 @@ class Alteration(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of it; code NONE and no text if it was done."""
+    """The outcome of one alteration; code NONE and no text if it succeeded."""
 
     resource_type: int
     resource_name: str
@@ -61,7 +61,10 @@ def outcomes(
     keeps_others: bool,
     validate_only: bool,
 ) -> Iterator[Outcome]:
-    """Carry each out, or only see whether it could be. `keeps_others`: configs that no wish names stay as they are."""
+    """Carry out each alteration, or with `validate_only` only check it. Yields one outcome for each.
+
+    With `keeps_others`, configs that no wish names keep their values; else they go back to their defaults.
+    """
     counts = Counter((each.resource_type, each.resource_name) for each in alterations)
     for each in alterations:
         resource_type, name, wishes = each
@@ -91,14 +94,14 @@ def outcomes(
 
 
 def _named(resource_type: int, name: str) -> str:
-    """For the log."""
+    """The resource, for the log."""
     if resource_type == ResourceType.BROKER and not name:
         return "all brokers"
     return f"{ResourceType(resource_type).name.lower()} {quoted(name)}"
 
 
 def _worded(wish: Wish, broker: BrokerConfigs) -> str:
-    """For the log."""
+    """The wish, for the log; the value of a password is hidden."""
     name, operation, value = wish
     what = f"{Op(operation).name.lower()} {quoted(name)}"
     if operation == Op.DELETE:
@@ -107,7 +110,7 @@ def _worded(wish: Wish, broker: BrokerConfigs) -> str:
 
 
 class _OnlyValidated(Exception):
-    """Leaves a change before anything is written."""
+    """Raised by a change function to end a validation before anything is written."""
 
 
 def _alter_topic(
@@ -200,7 +203,7 @@ def _kind_of(config: str, broker: BrokerConfigs) -> Kind | None:
 
 
 def _inherited(config: str, entity: str, broker: BrokerConfigs, image: MetadataImage) -> str:
-    """What a list of broker configs holds before the first dynamic change of that entity."""
+    """The value that a list config has for the entity before its first dynamic change: that of the layers below."""
     below = broker.layers(image)[1:] if entity != DEFAULT_ENTITY else broker.layers(image)[2:]
     return next((values[config] for _, values in below if config in values), "")
 

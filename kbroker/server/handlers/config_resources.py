@@ -1,4 +1,4 @@
-"""Which resources have configs, by the codes of the protocol, and whether a request names one of this broker's."""
+"""The types of resources that have configs, and checks of the names that requests give."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kbroker.rules.topic_names import topic_name_problem
 
 
 class ResourceType(IntEnum):
-    """On the wire. Do not renumber."""
+    """Types of resources. On the wire. Do not renumber."""
 
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
-    """Subscriptions to clients' metrics, of which there are none here."""
+    """Subscriptions to clients' metrics; this broker has none."""
     GROUP = 32
 
 
@@ -30,7 +30,10 @@ def check_topic_name(name: str) -> None:
 
 
 def broker_number(name: str, what: str) -> int:
-    """`what` is how the message calls it: Kafka has two words."""
+    """Return the broker id that `name` is. `what` is the word of the error message: Kafka uses "Node" and "Broker".
+
+    Raises ProtocolError (INVALID_REQUEST) if `name` is not an integer.
+    """
     try:
         return int(name)
     except ValueError:
@@ -38,7 +41,10 @@ def broker_number(name: str, what: str) -> int:
 
 
 def broker_entity(name: str, node_id: int) -> str:
-    """Whose dynamic configs are to change: this broker's by its id, all brokers' by an empty name."""
+    """The entity whose dynamic configs are to change: this broker by its id, all brokers by an empty name.
+
+    Raises ProtocolError (INVALID_REQUEST) for any other name.
+    """
     if name == "":
         return DEFAULT_ENTITY
     number = broker_number(name, "Node")

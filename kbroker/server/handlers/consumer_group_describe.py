@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe, key 69, versions 0 to 1: state, epochs and members of consumer groups (KIP-848).
 
-Leaves out: authorized operations are all of them until there is an authorizer.
+Leaves out: an authorizer; authorized operations are always all operations.
 
 v0  first
-v1  which protocol a member speaks (KIP-1099)
+v1  which protocol a member uses (KIP-1099)
 """
 
 from __future__ import annotations

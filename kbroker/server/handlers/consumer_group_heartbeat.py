@@ -1,9 +1,9 @@
-"""ConsumerGroupHeartbeat, key 68, versions 0 to 1: a member of a consumer group joins, lives, and leaves (KIP-848).
+"""ConsumerGroupHeartbeat, key 68, versions 0 to 1: a member joins a consumer group, stays in it, leaves it (KIP-848).
 
 Leaves out: nothing.
 
 v0  first
-v1  subscription by a pattern; a member makes its own id (KIP-1082)
+v1  subscription by a pattern; a member chooses its own id (KIP-1082)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEMBER_MAKES_ID_FROM = 1
 def handle(
     services: Services, request: Request, message: M.ConsumerGroupHeartbeatRequest
 ) -> M.ConsumerGroupHeartbeatResponse | None:
-    """Answers when what changes is in the log; at once when nothing does."""
+    """Answers when the changes are in the log, or at once if nothing changes."""
     if not services.groups.options.consumer_enabled:
         return _response(BeatAnswer(ErrorCode.UNSUPPORTED_VERSION))
     try:

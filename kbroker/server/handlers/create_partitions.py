@@ -1,8 +1,9 @@
 """CreatePartitions (key 37), versions 0 to 3: more partitions for topics (KIP-195).
 
-v2 flexible    v3 only says that throttling may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v2 flexible    v3 as v2; the client understands THROTTLING_QUOTA_EXCEEDED (KIP-599)
 
-Durable when answered. A `timeout_ms` that is not positive answers REQUEST_TIMED_OUT at once and does nothing.
+The partitions are durable when the request is answered. A `timeout_ms` that is not positive is answered with
+REQUEST_TIMED_OUT at once, and nothing is done.
 """
 
 from __future__ import annotations

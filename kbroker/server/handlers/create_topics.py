@@ -1,10 +1,11 @@
 """CreateTopics (key 19), versions 0 to 7.
 
 v1 validation only, error messages    v2 throttle time (KIP-124)    v4 the broker's defaults for counts (KIP-464)
-v5 flexible; answers with the topic's configs (KIP-525)    v7 topic ids (KIP-516)
+v5 flexible; the response has the topic's configs (KIP-525)    v7 topic ids (KIP-516)
 
-Durable when answered: committed to the coordination store, logs on disk. So `timeout_ms` is not waited out; one that is
-not positive answers REQUEST_TIMED_OUT at once and creates nothing, as Kafka in KRaft mode. Left out: policies.
+The topics are durable when the request is answered: committed to the coordination store, their logs on disk. So nothing
+is waited for, and `timeout_ms` matters only if it is not positive: REQUEST_TIMED_OUT is answered at once and nothing is
+created, as in Kafka's KRaft mode. Left out: policies.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ def handle(services: Services, request: Request, message: M.CreateTopicsRequest)
 
 
 def _described(topic: Topic) -> str:
-    """For the log."""
+    """Partition count and own configs, for the log."""
     configs = "".join(f", {name}={quoted(value)}" for name, value in topic.configs.items())
     return f"partitions: {len(topic.partitions)}{configs}"
 
 
 def _names(message: M.CreateTopicsRequest) -> list[str]:
-    """Each once, however often it came."""
+    """The topics' names, each once, in their order."""
     return list(dict.fromkeys(topic.name for topic in message.topics))
 
 
@@ -74,7 +75,7 @@ def _wanted(topic: M.CreateTopicsRequest.CreatableTopic) -> NewTopic:
 
 
 def _refused(name: str, error: ProtocolError) -> Result:
-    """Of a refused topic Kafka's configs are an empty list; Java's client stumbles over null."""
+    """The result of a refused topic. Its configs are an empty list, as in Kafka: the Java client fails on null."""
     return Result(name=name, error_code=error.code, error_message=error.message, configs=[])
 
 

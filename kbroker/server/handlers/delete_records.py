@@ -1,10 +1,10 @@
-"""DeleteRecords (key 21), versions 0 to 2: records below an offset are not served any more (KIP-107).
+"""DeleteRecords (key 21), versions 0 to 2: stop serving the records below an offset (KIP-107).
 
 v2 flexible (KIP-482)
 
-Offset -1 stands for the high watermark. Whole segments below the new log start go with the next round of retention.
-Refused: internal topics, and topics that are only compacted. `timeout_ms` is not used: no follower is waited for.
-Each log directory writes one checkpoint for a request.
+Offset -1 means the high watermark. Segments that are wholly below the new log start offset are deleted by the next
+retention check. Internal topics are refused, and so are topics that are only compacted. `timeout_ms` is not used: there
+are no followers to wait for. Each log directory writes one checkpoint for the whole request.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
 class _Checked(NamedTuple):
     partition_id: int
     log: Log | None
-    """None: refused."""
+    """None if the partition is refused."""
     offset: int = -1
     error_code: ErrorCode = ErrorCode.NONE
 

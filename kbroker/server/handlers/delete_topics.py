@@ -2,8 +2,9 @@
 
 v1 throttle time (KIP-124)    v4 flexible    v5 error messages (KIP-599)    v6 topics by id (KIP-516)
 
-The deletion is durable when answered: the topic is gone for everybody; its files go in the background. A `timeout_ms`
-that is not positive answers REQUEST_TIMED_OUT at once and deletes nothing. Kafka gives the answers in a random order.
+The deletion is durable when the request is answered: no client sees the topic any more. Its files are deleted in the
+background. A `timeout_ms` that is not positive is answered with REQUEST_TIMED_OUT at once, and nothing is deleted.
+Results come in the order of the request; Kafka's order is random.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def handle(services: Services, request: Request, message: M.DeleteTopicsRequest)
         answered.add(key)
         try:
             if state.name is None and state.topic_id in named_ids:
-                continue  # answered where the topic is named
+                continue  # the same topic is also asked for by name, and answered there
             topic = _find(state, image, names, ids)
             services.cluster.delete(topic.name)
             response.responses.append(Result(name=topic.name, topic_id=topic.topic_id.bytes))

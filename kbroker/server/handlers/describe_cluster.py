@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0 to 1: the cluster's id, its brokers and its controller (KIP-700).
 
-v1 whether brokers or controllers are asked for (KIP-919); there are no controllers of their own here, as in a broker of
-Kafka, so asking for them gives MISMATCHED_ENDPOINT_TYPE.
+v1 whether brokers or controllers are asked for (KIP-919). Asking for controllers is answered with
+   MISMATCHED_ENDPOINT_TYPE, as by a broker of Kafka: this broker has no controller listener.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 v1 sources and synonyms in place of "is default" (KIP-226)    v3 types and documentation (KIP-569)    v4 flexible
 
-Settings of a broker are the ones that kbroker has. Left out: client metrics.
+A broker's configs are kbroker's settings. Left out: client metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from kbroker._core.wire.codec import lazily
 from kbroker._core.server.request import Request
+from kbroker._core.wire.codec import lazily
 from kbroker.cluster.broker_configs import ConfigSource
 from kbroker.cluster.broker_loggers import logger_levels
 from kbroker.cluster.config_entries import (
@@ -54,7 +54,7 @@ def _results(
 ) -> Iterator[Result]:
     image = services.cluster.image
     of_groups_without_own: dict[frozenset[str] | None, list[ResultConfig]] = {}
-    """By the keys that are wanted: a request may name very many groups, of which most have the broker's configs."""
+    """The answer for all groups without configs of their own, by the keys asked for: a request may name very many."""
     for resource_type, name, keys in asked:
         result = Result(resource_type=resource_type, resource_name=name, error_message="")
         has_no_own = resource_type == ResourceType.GROUP and name and name not in image.group_configs
@@ -75,7 +75,7 @@ def _results(
 
 
 def _asked(message: M.DescribeConfigsRequest) -> Collection[_Asked]:
-    """Each resource with the keys that are wanted of it, None for all. The same asked again and again is asked once."""
+    """The resources asked for, each with the wanted keys (None: all). A resource asked for twice is in it once."""
     return each_once(
         (each.resource_type, each.resource_name, frozenset(each.configuration_keys or ()) or None)
         for each in message.resources

@@ -1,6 +1,6 @@
 """DescribeGroups, key 15, versions 0 to 5: state and members of groups.
 
-Leaves out: authorized operations are all of them until there is an authorizer.
+Leaves out: an authorizer; authorized operations are always all operations.
 
 v0  first
 v1  throttle time

@@ -1,8 +1,8 @@
-"""DescribeLogDirs, key 35, versions 0 to 4: the log directories, and how much of each partition is in which (KIP-113).
+"""DescribeLogDirs, key 35, versions 0 to 4: the log directories, and the partitions in each with their sizes (KIP-113).
 
-Leaves out: replicas that lag behind their leader or move to another directory; there are none, lag is 0.
+Leaves out: replicas that lag behind their leader or move to another directory. There are none; the lag is 0.
 
-v0  first                       v1  throttled in front of the answer (KIP-219)
+v0  first                       v1  the throttle is applied after the response (KIP-219)
 v2  flexible (KIP-482)          v3  an error code at the top (KIP-784)
 v4  total and usable bytes of the directory's file system (KIP-827)
 """
@@ -30,7 +30,7 @@ Described = M.DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 def handle(services: Services, request: Request, message: M.DescribeLogDirsRequest) -> M.DescribeLogDirsResponse:
-    """Looks at files of logs that are not open, so it may block. A partition that is named twice is answered once."""
+    """May block: reads the file sizes of logs that are not open. A partition named twice is answered once."""
     in_directory: dict[str, list[Log]] = defaultdict(list)
     for log in _wanted(services, message):
         in_directory[log.directory.path].append(log)

@@ -1,4 +1,4 @@
-"""DescribeProducers, key 61, version 0: who has written to partitions lately, and has a transaction open (KIP-664).
+"""DescribeProducers, key 61, version 0: the active producers of partitions, and their open transactions (KIP-664).
 
 Leaves out: nothing.
 
@@ -24,7 +24,7 @@ _Response = M.DescribeProducersResponse
 
 
 def handle(services: Services, request: Request, message: M.DescribeProducersRequest) -> M.DescribeProducersResponse:
-    """Answers at once, but for logs that have to be opened."""
+    """Answers at once, unless a log has to be opened first."""
     once: dict[str, dict[bytes, int]] = {}
     for topic in message.topics:
         once.setdefault(topic.name, {}).update((number_key(each), each) for each in topic.partition_indexes)
@@ -32,7 +32,7 @@ def handle(services: Services, request: Request, message: M.DescribeProducersReq
 
 
 def _topic(services: Services, name: str, partition_ids: Collection[int]) -> M.DescribeProducersResponse.TopicResponse:
-    """Its partitions one after the other: all of their producers together may be more than an answer holds."""
+    """A topic's response. Its partitions are made one at a time while it is encoded: together they may be too large."""
     problem = topic_name_problem(name)
     if problem is not None:
         refused = (ErrorCode.INVALID_TOPIC_EXCEPTION, client_text(problem))

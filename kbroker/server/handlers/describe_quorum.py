@@ -1,10 +1,10 @@
-"""DescribeQuorum, key 55, versions 0 to 2: who votes on the metadata of the cluster (KIP-595).
+"""DescribeQuorum, key 55, versions 0 to 2: the voters of the cluster's metadata quorum (KIP-595).
 
-There is no metadata log and no quorum: this broker is the only voter. It tells of partition 0 of __cluster_metadata
-where that is all that is asked for; others are not hosted, as in Kafka. The log ends at the number of changes since
-the start.
+There is no metadata log and no quorum: this broker answers as the only voter. It describes partition 0 of
+__cluster_metadata if the request asks for nothing else; every other partition gets UNKNOWN_TOPIC_OR_PARTITION, as in
+Kafka. The log end offset is the number of metadata changes since the start.
 
-v0  first        v1  when a voter was last heard of (KIP-836)        v2  directories, endpoints, messages (KIP-853)
+v0  first        v1  when a voter last fetched (KIP-836)        v2  directories, endpoints, messages (KIP-853)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_NODES = 2
 
 
 def handle(services: Services, request: Request, message: M.DescribeQuorumRequest) -> M.DescribeQuorumResponse:
-    """A partition that is named twice is answered once."""
+    """Answers at once. A partition named twice is answered once."""
     asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
     if asked == [(METADATA_LOG_TOPIC, 0)]:
         return _described(services, request)

@@ -1,7 +1,8 @@
-"""DescribeTopicPartitions (key 75), version 0: partitions of topics, so many per response (KIP-966).
+"""DescribeTopicPartitions (key 75), version 0: partitions of topics, a limited number per response (KIP-966).
 
-Topics come in the order of their names; the cursor says where the next request goes on. No topics asks for all. Left
-out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves them empty too).
+Topics come in the order of their names. The cursor in a response says where the next request goes on. A request without
+topics asks for all topics. Left out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves them
+empty too).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ v1  as v0; the throttle is applied after the response
 v2  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
 v3  flexible
 v4  TRANSACTION_ABORTABLE (KIP-890)
-v5  a new epoch with each end, perhaps of another producer id (KIP-890)
+v5  the producer gets a new epoch with each end, and a new producer id when its epochs are used up (KIP-890)
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 FENCED_FROM = 2
 BUMPED_FROM = 5
 MOST_PARTITIONS = 16
-"""Partitions that are written to on the processor's thread; more keep others waiting for too long."""
+"""Most partitions of a transaction that is ended on the processor's thread: more would delay other connections."""
 
 
 def blocks(services: Services, request: Request, message: M.EndTxnRequest) -> bool:
-    """Whether there are many partitions to write a marker to, or a producer id has to be found."""
+    """Whether markers have to go to many partitions, or a new producer id has to be fetched."""
     transactions = services.transactions
     return transactions.partition_count(message.transactional_id) > MOST_PARTITIONS or (
         request.api_version >= BUMPED_FROM and transactions.is_used_up(message.transactional_id)
@@ -40,7 +40,7 @@ def blocks(services: Services, request: Request, message: M.EndTxnRequest) -> bo
 
 
 def handle(services: Services, request: Request, message: M.EndTxnRequest) -> None:
-    """Answers when it is in the log how the transaction ends, and what can be done at once is done."""
+    """Answers when the transaction log says how the transaction ends, and the markers that need no wait are written."""
 
     asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
     if request.api_version >= BUMPED_FROM:

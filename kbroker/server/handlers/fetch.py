@@ -1,6 +1,7 @@
-"""Fetch (key 1), versions 4 to 17, is served by `_core/server/fetch/fetch.pyx`, which tells what each version brought.
+"""Fetch (key 1), versions 0 to 17, is served by `_core/server/fetch/fetch.pyx`, which says what each version added.
 
-What comes here has to open a log or a segment first: done on this thread, then the request goes back to its processor.
+A request comes here if a log or a segment has to be opened first. This thread opens it and hands the request back to
+its processor.
 """
 
 from __future__ import annotations

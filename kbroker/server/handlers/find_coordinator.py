@@ -1,15 +1,15 @@
-"""FindCoordinator, key 10, versions 0 to 6: which broker coordinates a group, or a transactional id.
+"""FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id.
 
-Creates `__consumer_offsets` or `__transaction_state` when there is none, before it answers: Kafka answers
-COORDINATOR_NOT_AVAILABLE and creates it meanwhile. Leaves out: coordinators of share groups, which this broker does not
-have: their key type is refused with INVALID_REQUEST, which no client tries again.
+If `__consumer_offsets` or `__transaction_state` does not exist, it is created before the answer. (Kafka creates it
+meanwhile and answers COORDINATOR_NOT_AVAILABLE.) Leaves out: coordinators of share groups. Their key type is refused
+with INVALID_REQUEST, after which no client tries again.
 
 v0  a group
 v1  key type, throttle time, error message
 v2  as v1; the throttle is applied after the response
 v3  flexible
 v4  several keys, each with its own result (KIP-699)
-v5  as v4, TRANSACTION_ABORTABLE is understood (KIP-890)
+v5  as v4; the client understands TRANSACTION_ABORTABLE (KIP-890)
 v6  share groups (KIP-932)
 """
 
@@ -89,7 +89,7 @@ def _find_each(
             error_message=text if is_refused else "",
         )
         if is_refused:
-            text = ""  # said once: a key may be one byte
+            text = ""  # only the first result has the text: keys may be one byte, and the response must stay small
 
 
 def _coordinator(services: Services, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions, key 71, version 0: which of its metrics a client is to push (KIP-714).
+"""GetTelemetrySubscriptions, key 71, version 0: the metrics that a client is to push (KIP-714).
 
-None: a client gets its instance id, and asks again after five minutes. There is no PushTelemetry, as nobody has
-anything to push. Nothing is remembered of a client, so that one who asks earlier is not throttled.
+The answer names no metrics: a client gets its instance id and asks again after five minutes. There is no PushTelemetry,
+since no client has anything to push. Nothing is remembered of clients, so one that asks earlier is not throttled.
 
 v0  first
 """

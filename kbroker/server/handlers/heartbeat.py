@@ -1,4 +1,4 @@
-"""Heartbeat, key 12, versions 0 to 4: a member says that it lives, and hears whether it has to join again.
+"""Heartbeat, key 12, versions 0 to 4: a member says that it is alive, and is told whether it has to join again.
 
 Leaves out: nothing.
 

@@ -1,6 +1,6 @@
 """InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer, an id and epoch for a transactional one.
 
-An idempotent producer bumps its epoch itself and gets a new id here, whatever it sends.
+An idempotent producer always gets a new id, whatever id and epoch it sends: it bumps its epoch itself.
 
 v2 flexible (KIP-482)
 v3 the producer's current id and epoch (KIP-360)
@@ -24,8 +24,10 @@ FENCED_FROM = 4
 
 
 def handle(services: Services, request: Request, message: M.InitProducerIdRequest) -> M.InitProducerIdResponse | None:
-    """May block: producer ids come out of the coordination store. A transactional producer is answered when its epoch
-    is in the log."""
+    """May block: producer ids come from the coordination store.
+
+    A transactional producer is answered when its epoch is in the transaction log.
+    """
     if (message.producer_id == NO_PRODUCER_ID) != (message.producer_epoch == NO_PRODUCER_EPOCH):
         return _response(InitializedProducer(ErrorCode.INVALID_REQUEST))
     if message.transactional_id is None:

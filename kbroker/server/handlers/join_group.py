@@ -1,12 +1,12 @@
 """JoinGroup, key 11, versions 0 to 9: a member asks to be in the group's next generation and waits until it begins.
 
-Leaves out: nothing; quotas, which would set the throttle time, are to come.
+Leaves out: quotas, which would set the throttle time.
 
 v0  the rebalance timeout is the session timeout
 v1  rebalance timeout (KIP-62)
 v2  throttle time
 v3  as v2; the throttle is applied after the response
-v4  somebody new without an id is given one and has to come back with it: MEMBER_ID_REQUIRED (KIP-394)
+v4  a new member without an id is given one, with MEMBER_ID_REQUIRED, and has to join again with it (KIP-394)
 v5  group instance id: static members (KIP-345)
 v6  flexible
 v7  protocol type in the response, protocol name may be null (KIP-559)
@@ -36,7 +36,7 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 def handle(services: Services, request: Request, message: M.JoinGroupRequest) -> None:
-    """Answers when the generation begins, or at once with what is wrong."""
+    """Answers when the generation begins, or at once with an error."""
     version = request.api_version
     session_timeout_ms = message.session_timeout_ms
     joining = Joining(

@@ -1,4 +1,4 @@
-"""Finding the log that a request names, with the errors that every API of partitions has in common."""
+"""Finds the log of a partition that a request names, with the errors that the APIs of partitions have in common."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from kbroker.storage.log import Log
 
 
 def leader_log(services: Services, topic: str, partition_id: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-    """The log of a partition that this broker leads, or ProtocolError.
+    """The log of a partition that this broker leads.
 
-    A client that knows another leader epoch than ours has old or newer metadata than we do (KIP-320).
+    Raises ProtocolError if this broker does not have it, if its directory is offline, or if `current_leader_epoch` is
+    not the log's: then the client has older or newer metadata than this broker (KIP-320).
     """
     log = services.logs.get(TopicPartition(topic, partition_id))
     if log is None or log.state.state == "deleted":

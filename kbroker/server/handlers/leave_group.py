@@ -2,7 +2,7 @@
 
 Leaves out: nothing.
 
-v0-v2  one member; what is wrong with it is the error of the response (throttle time from v1 on)
+v0-v2  one member, whose error is the error of the response (throttle time from v1 on)
 v3     several members, static ones by their instance id alone, each with its own error (KIP-345)
 v4     flexible
 v5     reason (KIP-800)

@@ -1,7 +1,7 @@
-"""ListConfigResources, key 74, versions 0 to 1: what may have configs of its own.
+"""ListConfigResources, key 74, versions 0 to 1: the resources that may have configs of their own.
 
-v0  as ListClientMetricsResources (KIP-714): subscriptions to clients' metrics. There are none here
-v1  topics, brokers, their loggers and groups too (KIP-1142); without types, all of them
+v0  as ListClientMetricsResources (KIP-714): subscriptions to clients' metrics, of which this broker has none
+v1  topics, brokers, their loggers and groups too (KIP-1142); a request without types asks for all of them
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_TYPES = 1
 def handle(
     services: Services, request: Request, message: M.ListConfigResourcesRequest
 ) -> M.ListConfigResourcesResponse:
-    """A type that is named twice is listed once."""
+    """Answers with the resources of each type; a type named twice is listed once."""
     names = _names_of(services.cluster.image)
     wanted: Collection[int] = ()
     if request.api_version >= FIRST_VERSION_WITH_TYPES:
@@ -42,7 +42,7 @@ def handle(
 
 
 def _names_of(image: MetadataImage) -> Mapping[int, Collection[str]]:
-    """The resources that there are, by their type."""
+    """The names of all resources, by their type."""
     brokers = [str(node_id) for node_id in image.brokers]
     return {
         ResourceType.TOPIC: image.topics,

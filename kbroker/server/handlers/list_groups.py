@@ -6,8 +6,8 @@ v0  first
 v1  throttle time
 v2  as v1; the throttle is applied after the response
 v3  flexible
-v4  states, to filter by and in the response (KIP-518)
-v5  types, to filter by and in the response (KIP-848)
+v4  a filter by states, and states in the response (KIP-518)
+v5  a filter by types, and types in the response (KIP-848)
 """
 
 from __future__ import annotations

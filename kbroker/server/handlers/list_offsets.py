@@ -1,7 +1,7 @@
-"""ListOffsets (key 2), versions 0 to 9: the offset that belongs to a timestamp, or to an end of the log.
+"""ListOffsets (key 2), versions 0 to 9: the offset for a timestamp, or the first or last offset of a log.
 
 v0 a list of offsets, newest first: the starts of segments and the log's end
-v1 one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the first record that is not older
+v1 one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the first record with that timestamp or later
 v2 isolation level (KIP-98)                 v4 current leader epoch in, leader epoch out (KIP-320)
 v5 OFFSET_NOT_AVAILABLE (KIP-207)           v6 flexible (KIP-482)
 v7 -3: the record with the largest timestamp (KIP-734)
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kbroker._core.wire.codec import lazily
 from kbroker._core.server.request import Request
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -98,7 +98,10 @@ def _refused(part: Asked, error: ErrorCode) -> Found:
 
 
 def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
-    """A consumer is told of what it can read, everybody else of the log as it is."""
+    """The end of what the client may see: for a consumer what it can read, for others the log end offset.
+
+    Raises ProtocolError for an isolation level that does not exist.
+    """
     if message.replica_id != CONSUMER_REPLICA_ID:
         return log.log_end_offset
     if message.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -107,7 +110,7 @@ def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
 
 
 def _look_up(log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch; (-1, -1, -1) when there is no such record below `end`."""
+    """Timestamp, offset and leader epoch for `timestamp`; (-1, -1, -1) if there is no such record below `end`."""
     if timestamp == LATEST_TIMESTAMP:
         return -1, end, log.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -121,7 +124,12 @@ def _look_up(log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
 
 
 def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, services: Services) -> list[int]:
-    """Up to `max_count` offsets, newest first: segments last changed by `timestamp`, and the log's end."""
+    """Up to `max_count` offsets, newest first: the starts of the segments last changed at `timestamp` or before, and
+    the log's end unless `timestamp` is in the past.
+
+    The earliest and the latest timestamp (-2 and -1) ask for the first of these offsets and for all of them. Raises
+    ProtocolError if `max_count` is negative.
+    """
     if max_count < 0:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{max_count} offsets")
     segments = log.state.segments()
@@ -133,7 +141,9 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
     elif timestamp != LATEST_TIMESTAMP:
         if len(starts) > len(segments) and services.clock.wall_ms() > timestamp:
             starts.pop()
-        while 0 < len(starts) <= len(segments) and _changed_after(log, segments[len(starts) - 1].base_offset, timestamp):
+        while 0 < len(starts) <= len(segments) and _changed_after(
+            log, segments[len(starts) - 1].base_offset, timestamp
+        ):
             starts.pop()
     offsets = starts[: -max_count - 1 : -1]
     if offsets and offsets[0] > end:
@@ -142,7 +152,7 @@ def _old_style_offsets(log: Log, timestamp: int, max_count: int, end: int, servi
 
 
 def _changed_after(log: Log, base_offset: int, timestamp: int) -> bool:
-    """Whether a segment is not one of those last changed by `timestamp`."""
+    """Whether a segment was last changed after `timestamp`, or is deleted."""
     try:
         return changed_ms(log.path_of(base_offset, LOG)) > timestamp
     except FileNotFoundError:

@@ -3,7 +3,7 @@
 Leaves out: nothing.
 
 v0  first
-v1  how long ago the transaction began, to filter by (KIP-994)
+v1  a filter by how long ago the transaction began (KIP-994)
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Metadata (key 3), versions 0 to 12: brokers, topics, and who leads which partition.
+"""Metadata (key 3), versions 0 to 12: the brokers, the topics, and the leader of each partition.
 
 v1 controller id, rack, internal topics; null asks for all topics, an empty list for none (v0: empty asks for all)
-v2 cluster id (KIP-78)    v3 throttle time (KIP-124)    v4 creation of topics can be declined (KIP-204)
+v2 cluster id (KIP-78)    v3 throttle time (KIP-124)    v4 the client may forbid the creation of topics (KIP-204)
 v5 offline replicas (KIP-112)    v7 leader epoch (KIP-320)    v8 authorized operations (KIP-430)    v9 flexible
 v10 topic ids (KIP-516)    v11 no authorized operations of the cluster (KIP-700)    v12 topics asked for by id
 
-Topics that are not there are created on the way where that is allowed (always, for v0 to v3), and answered as they are
-then; Kafka answers UNKNOWN_TOPIC_OR_PARTITION once and lets the client come again. A name that may not be created stays
-unknown. Left out: a listener that only some brokers have (LISTENER_NOT_FOUND).
+Topics that do not exist are created before the answer, if auto.create.topics.enable and the request allow it (a request
+of v0 to v3 always does), and are in the answer. (Kafka answers UNKNOWN_TOPIC_OR_PARTITION once, and the client asks
+again.) A topic that cannot be created is answered as one that does not exist. Left out: LISTENER_NOT_FOUND, for a
+listener that only some brokers have.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ FIRST_VERSION_BY_ID = 12
 NO_ID = bytes(16)
 
 MAX_REFUSALS_SAID = 5
-"""Topics of one request that the log names when they cannot be created."""
+"""How many topics of one request the log names when they cannot be created."""
 
 MAX_PREPARED_BODIES = 8
-"""Bodies that answer for all topics, kept per image: one per version and way in. With 5,000 partitions, 300 KB each."""
+"""Encoded answers for all topics that are kept per metadata image, one for each version, set of broker endpoints and
+choice of authorized operations. With 5,000 partitions one has 300 KB."""
 
 
 def blocks(services: Services, request: Request, message: M.MetadataRequest) -> bool:
@@ -155,7 +157,7 @@ def _by_name(image: MetadataImage, name: str, message: M.MetadataRequest) -> Top
 
 
 def _part(topic: Topic, message: M.MetadataRequest) -> TopicPart:
-    """The topic's part of a response, made once: it is the same in every version, and dies with the topic's value."""
+    """The topic's part of a response. It is made once and kept with the topic: it is the same in every version."""
     with_operations = bool(message.include_topic_authorized_operations)
     key = "metadata with operations" if with_operations else "metadata"
     part: TopicPart | None = topic.prepared.get(key)

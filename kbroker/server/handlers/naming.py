@@ -1,6 +1,6 @@
-"""What a request names, each once: whoever names something again and again hears of it once.
+"""Makes the names in a request unique, so that each is answered once.
 
-A small request could have an answer of any size else.
+Else a small request that repeats a name could have a very large answer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import TypeVar
 Name = TypeVar("Name")
 
 SORTED_AT_ONCE = 4096
-"""Names that are sorted without letting other threads run."""
+"""How many names are sorted at a time; other threads can run only between two such sorts."""
 
 
 def each_once(names: Iterable[Name]) -> dict[Name, None]:
-    """In their order. Other threads run meanwhile: over a million names a loop in C would keep them waiting."""
+    """The names, each once, in their order.
+
+    The loop is in Python so that other threads can run: a loop in C over a million names would keep them waiting.
+    """
     return dict.fromkeys(name for name in names)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted, each once. Other threads run meanwhile."""
+    """The names, each once, sorted. Other threads can run meanwhile."""
     left = iter(each_once(names))
     runs = []
     while run := list(islice(left, SORTED_AT_ONCE)):

@@ -1,17 +1,17 @@
-"""OffsetCommit, key 8, versions 0 to 9: a group's offsets are stored.
+"""OffsetCommit, key 8, versions 0 to 9: store a group's offsets.
 
 Leaves out: nothing.
 
-v0  stored where ZooKeeper's were, without a group: see `cluster/consumer_offsets.py`
+v0  stored in the coordination store, as once in ZooKeeper, without group members: see `cluster/consumer_offsets.py`
 v1  stored in `__consumer_offsets`; generation and member, and the time of each commit
-v2  retention time of the commit, in place of the broker's
+v2  a retention time for the commit, which replaces the broker's
 v3  throttle time
 v4  as v3; the throttle is applied after the response
 v5  no retention time any more (KIP-211)
 v6  leader epoch (KIP-320)
 v7  group instance id (KIP-345)
 v8  flexible
-v9  member epoch of the newer group protocol (KIP-848), in the place of the generation
+v9  member epoch of the newer group protocol (KIP-848), in the field of the generation
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NO_COMMIT_TIMESTAMP = -1
 
 
 def blocks(services: Services, request: Request, message: M.OffsetCommitRequest) -> bool:
-    """Version 0 waits for the coordination store."""
+    """Whether the request is of version 0, which waits for the coordination store."""
     return request.api_version == 0
 
 
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
-    """Answers when the offsets are stored; at once when there is none whose partition exists."""
+    """Answers when the offsets are stored, or at once if none of the partitions exists."""
     if request.api_version == 0:
         return _commit_to_store(services, message, request.connection.peer_host)
     now_ms = services.clock.wall_ms()
@@ -83,7 +83,7 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
 
 
 def _commit_to_store(services: Services, message: M.OffsetCommitRequest, client_host: str) -> M.OffsetCommitResponse:
-    """Version 0: no coordinator, members or generations. Of a partition that is named twice the last offset stays."""
+    """Commit of version 0: no coordinator, members or generations. A partition named twice gets its last offset."""
     image = services.cluster.image
     longest = services.config["offset.metadata.max.bytes"]
     offsets: dict[TopicPartition, int] = {}

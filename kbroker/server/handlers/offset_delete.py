@@ -1,4 +1,4 @@
-"""OffsetDelete, key 47, version 0: a group forgets offsets of topics that no member is subscribed to (KIP-496).
+"""OffsetDelete, key 47, version 0: delete a group's offsets of topics that no member is subscribed to (KIP-496).
 
 Leaves out: nothing.
 

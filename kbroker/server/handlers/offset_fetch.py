@@ -1,17 +1,17 @@
-"""OffsetFetch, key 9, versions 0 to 9: what groups have committed.
+"""OffsetFetch, key 9, versions 0 to 9: the offsets that groups have committed.
 
 Leaves out: nothing.
 
-v0  offsets that OffsetCommit 0 has stored, see `cluster/consumer_offsets.py`; UNKNOWN_TOPIC_OR_PARTITION for none
-v1  offsets of `__consumer_offsets`; what is wrong with the group is said for each partition
-v2  topics null: all of the group; the group's own error
+v0  offsets stored by OffsetCommit 0, see `cluster/consumer_offsets.py`; UNKNOWN_TOPIC_OR_PARTITION if there is none
+v1  offsets in `__consumer_offsets`; an error of the group is given for each partition
+v2  topics may be null, for all offsets of the group; an error of the group has its own field
 v3  throttle time
 v4  as v3; the throttle is applied after the response
 v5  leader epoch (KIP-320)
 v6  flexible
 v7  require stable (KIP-447)
 v8  several groups (KIP-709)
-v9  member id and epoch of the newer group protocol (KIP-848): who is not in the group or comes with another is refused
+v9  member id and epoch of the newer group protocol (KIP-848): refused if the member is unknown or the epoch differs
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEVERAL_GROUPS_FROM = 8
 
 
 def blocks(services: Services, request: Request, message: M.OffsetFetchRequest) -> bool:
-    """Version 0 asks the coordination store."""
+    """Whether the request is of version 0, which reads the coordination store."""
     return request.api_version == 0
 
 
@@ -61,9 +61,10 @@ def handle(services: Services, request: Request, message: M.OffsetFetchRequest) 
 
 
 def _once(groups: Iterable[_Group]) -> Iterator[tuple[_Group, list[TopicPartition] | None]]:
-    """Each group with the partitions that are wanted of it, None for all.
+    """Each group with the partitions asked for (None: all).
 
-    What was asked before is left out, and so is a group of which nothing else is asked.
+    If a group is named again, partitions that were asked for before are left out, and so is the group if no partition
+    remains.
     """
     known: dict[str, set[tuple[str, bytes]]] = {}
     whole: set[str] = set()
@@ -83,7 +84,7 @@ def _once(groups: Iterable[_Group]) -> Iterator[tuple[_Group, list[TopicPartitio
 
 
 def _named(topics: Iterable[Any]) -> dict[tuple[str, bytes], TopicPartition]:
-    """Each partition once, however often it is named, by its key."""
+    """The partitions by their keys, each once."""
     return {
         partition_key(topic.name, partition_id): TopicPartition(topic.name, partition_id)
         for topic in topics

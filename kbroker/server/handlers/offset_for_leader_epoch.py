@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch (key 23), versions 0 to 4: where the records of a leader epoch end (KIP-101).
+"""OffsetForLeaderEpoch (key 23), versions 0 to 4: the end offset of a leader epoch (KIP-101).
 
 v1 the epoch that was found      v2 current leader epoch (KIP-320), throttle time
 v3 replica id (KIP-392)          v4 flexible (KIP-482)
 
-An epoch that the log knows nothing of, being newer than all of its own, gets epoch -1 and offset -1 without an error.
+An epoch newer than all epochs of the log gets epoch -1 and offset -1, without an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Produce (key 0) is served by `_core/server/produce/produce.pyx`, which tells what each version brought.
+"""Produce (key 0), versions 0 to 12, is served by `_core/server/produce/produce.pyx`, which says what each one added.
 
-What comes here may block: a log to open, a segment to roll, a large compressed batch to inflate, a stalled directory.
-Or a transaction begins in a partition: its coordinator has to be asked whether it knows, or from version 12 on to add
-the partition to the transaction (KIP-890). The processor does that; it goes on when the answer is there.
+A request comes here if it may block: it has to open a log, roll a segment or inflate a large compressed batch, or a log
+directory is stalled. It also comes here if it begins a transaction in a partition. Then the transaction's coordinator
+is asked whether the partition is in the transaction, or from version 12 on to add it (KIP-890). That alone does not
+block, so it is done on the processor's thread, and the append follows when the coordinator has answered.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.server.request import Request
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import deflate, inflate_shared
@@ -39,18 +40,18 @@ PRODUCE_ERRORS = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""What the coordinator of a transaction answers, and what a Produce says of it."""
+"""Error codes of the transaction's coordinator, and the codes that Produce answers for them."""
 
 
 def blocks(services: Services, request: Request, message: None) -> bool:
-    """Whether more is left than to ask the coordinator of a transaction, and to append."""
+    """Whether the request needs more than to ask the coordinator of its transaction and to append."""
     return not request.only_verifies
 
 
 def handle(services: Services, request: Request, message: None) -> None:
-    """Answers when it is appended and, with acks, as durable as the flush policy asks for.
+    """Answers when the batches are appended and, with acks, as durable as the flush policy asks for.
 
-    As Kafka: what a client of this version does not know how to try again is told by a code that it does.
+    As in Kafka, a coordinator's error that clients of this version do not retry is answered with a code that they do.
     """
     asked = request.prepare()
     if asked is None:
@@ -79,7 +80,7 @@ def _told(error: ErrorCode, version: int) -> ErrorCode:
 
 
 def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
-    """The records of a produced batch; the result lives until this thread's next call.
+    """Return the inflated records of a produced batch, at most `limit` bytes. Valid until this thread's next call.
 
     Raises KbrokerError with the code to answer.
     """
@@ -87,7 +88,7 @@ def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
 
 
 def recompress(header: Buffer, records: Buffer, codec: int, level: int | None) -> bytes:
-    """A batch with the `header` of another one and its inflated `records`, compressed with `codec` at `level`."""
+    """Return the batch that has this `header` and these inflated `records`, compressed with `codec` at `level`."""
     body = deflate(codec, bytes(records), level)
     batch = bytearray(header)
     batch += body

@@ -1,6 +1,6 @@
-"""SaslAuthenticate (key 36), versions 0 to 2: a listener without SASL refuses it, as Apache Kafka's does (KIP-152).
+"""SaslAuthenticate (key 36), versions 0 to 2: refused, as by a Kafka listener without SASL (KIP-152).
 
-What it leaves out: mechanisms; there is no SASL listener yet.
+Leaves out: SASL mechanisms; there is no SASL listener.
 
 v1: session lifetime (KIP-368).
 v2: flexible.
@@ -13,7 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.server.services import Services
 
-# The text that Kafka sends with it.
+# The text of Kafka's response.
 REFUSAL = "SaslAuthenticate request received after successful authentication"
 
 

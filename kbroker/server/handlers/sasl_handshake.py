@@ -1,9 +1,9 @@
-"""SaslHandshake (key 17), versions 0 and 1: a listener without SASL refuses it, as Apache Kafka's does.
+"""SaslHandshake (key 17), versions 0 to 1: refused, as by a Kafka listener without SASL.
 
-What it leaves out: mechanisms; there is no SASL listener yet.
+Leaves out: SASL mechanisms; there is no SASL listener.
 
-v0: the tokens follow as bare bytes.
-v1: they follow in SaslAuthenticate (KIP-152).
+v0: the client would send its tokens as bare bytes.
+v1: the client would send its tokens in SaslAuthenticate (KIP-152).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SyncGroup, key 14, versions 0 to 5: a member asks for its assignment; the leader's request brings everybody's.
+"""SyncGroup, key 14, versions 0 to 5: a member asks for its assignment; the leader brings the assignments of all.
 
 Leaves out: nothing.
 
@@ -27,7 +27,7 @@ PROTOCOL_REQUIRED_FROM = 5
 
 
 def handle(services: Services, request: Request, message: M.SyncGroupRequest) -> M.SyncGroupResponse | None:
-    """Answers when the leader's assignment is stored, or at once with what is wrong."""
+    """Answers when the leader's assignment is stored, or at once with an error."""
     if request.api_version >= PROTOCOL_REQUIRED_FROM and (
         message.protocol_type is None or message.protocol_name is None
     ):

@@ -1,13 +1,13 @@
-"""TxnOffsetCommit, key 28, versions 0 to 5: a transaction stores offsets, which count when it is committed (KIP-98).
+"""TxnOffsetCommit, key 28, versions 0 to 5: store offsets that count once the transaction is committed (KIP-98).
 
 Leaves out: nothing.
 
 v0  first
 v1  the throttle is applied after the response
 v2  leader epoch (KIP-320)
-v3  flexible; generation, member and group instance id (KIP-447): zombies of an old generation are refused
+v3  flexible; generation, member id and group instance id (KIP-447): members of an old generation are refused
 v4  TRANSACTION_ABORTABLE (KIP-890)
-v5  adds the partition of the group's offsets to the transaction: AddOffsetsToTxn is not needed (KIP-890)
+v5  adds the partition of the group's offsets to the transaction, without AddOffsetsToTxn (KIP-890)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADDING_FROM = 5
 
 
 def handle(services: Services, request: Request, message: M.TxnOffsetCommitRequest) -> M.TxnOffsetCommitResponse | None:
-    """Answers when the offsets are stored; at once when there is none whose partition exists."""
+    """Answers when the offsets are stored, or at once if none of the partitions exists."""
     version = request.api_version
     now_ms = services.clock.wall_ms()
     image = services.cluster.image
@@ -82,7 +82,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
 
 
 def _told(error: ErrorCode, version: int) -> ErrorCode:
-    """The error in the words that clients of that version know."""
+    """The error code for clients of that version, which may not know `error`."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_KNOWN_FROM:

@@ -1,9 +1,9 @@
-"""UpdateFeatures, key 57, versions 0 to 1: features of the cluster are switched up and down (KIP-584).
+"""UpdateFeatures, key 57, versions 0 to 1: change the levels of the cluster's features (KIP-584).
 
-Nothing can be switched: the only feature, transaction.version, has one level. Each update is judged as Kafka 3.9 does,
-by itself; those that would change something are refused with INVALID_UPDATE_VERSION.
+No level can be changed: the only feature, transaction.version, is always at the same one. Each update has its own
+result, as in Kafka 3.9. An update that would change something is refused with INVALID_UPDATE_VERSION.
 
-v0  first        v1  how a level may go down, and a check without effect (KIP-778)
+v0  first        v1  the kind of a downgrade, and validation only (KIP-778)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def handle(services: Services, request: Request, message: M.UpdateFeaturesRequest) -> M.UpdateFeaturesResponse:
-    """A feature that is named twice is answered once, as its last update deserves."""
+    """Answers at once. A feature named twice is answered once, for its last update."""
     updates = {each.feature: each for each in message.feature_updates}
     return _Response(error_message="", results=[_judged(each, request.api_version) for each in updates.values()])
 
@@ -47,7 +47,7 @@ def _kind_of(update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> 
 
 
 def _problem(feature: str, level: int, kind: int) -> str | None:
-    """Why the update is refused, in few words: there may be many. None: nothing would change."""
+    """Why the update is refused, in few words since a request may have many updates; None if nothing would change."""
     if kind not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
         return f"no upgrade type {kind}"
     if level < 0:

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers, key 27, versions 0 to 1: transactions end in partitions that this broker leads.
+"""WriteTxnMarkers, key 27, versions 0 to 1: write the markers that end transactions in partitions of this broker.
 
-From the coordinator of another broker, or from an operator who ends a transaction that hangs (KIP-664).
+The coordinator on another broker sends it, or an operator who ends a hanging transaction (KIP-664).
 
 Leaves out: nothing.
 
@@ -29,10 +29,11 @@ _Response = M.WriteTxnMarkersResponse
 
 PRODUCER_ID_SIZE = 8
 _Codes = dict[bytes, ErrorCode]
-"""Of each marker in each partition, by all that is said of it: a key as bytes, see `number_key`, and little memory."""
+"""The error code of each marker in each partition. The key is all fields of the marker and the partition as bytes: see
+`number_key` for why, and bytes take little memory."""
 
 _numbers = struct.Struct(">qhi?i")
-"""Producer and its epoch, epoch of the coordinator, result, partition; the topic's name is behind them."""
+"""Producer id and epoch, coordinator epoch, result, partition id. In a key the topic's name follows."""
 
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
@@ -58,7 +59,7 @@ def handle(services: Services, request: Request, message: M.WriteTxnMarkersReque
         if is_last:
             answer(request, _response(codes))
 
-    for key in codes:  # whose keys stay what they are
+    for key in codes:  # `done` changes values only, never keys, so the loop may go on meanwhile
         *of_marker, partition_id = _numbers.unpack_from(key)
         at = TopicPartition(key[_numbers.size :].decode(), partition_id)
         services.markers.write(at, Marker(*of_marker), partial(done, key))
