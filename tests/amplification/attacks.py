@@ -1,4 +1,4 @@
-"""Attacks that were seen once, each as requests to a furnished broker; small, and far over the bounds if they work."""
+"""Attacks that once worked, as requests to a furnished broker. They are small, and far over the bounds if they work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frame(api_key: ApiKey, version: int, message: M.Message, number: int = 1) ->
 
 # --- one name, again and again ----------------------------------------------------------------------------------------
 def offsets_of_one_partition(furnisher: Furnisher) -> Frames:
-    """OffsetFetch: the text that was committed is told each time."""
+    """OffsetFetch of one partition, again and again: the answer has the committed metadata each time."""
     R = M.OffsetFetchRequest
     topic = R.OffsetFetchRequestTopic(name=HEAVY, partition_indexes=[0] * 2_000)
     return [frame(ApiKey.OFFSET_FETCH, 5, R(group_id=HEAVY, topics=[topic]))]
@@ -46,7 +46,7 @@ def offsets_of_all_segments(furnisher: Furnisher) -> Frames:
 
 
 def fetching(offset: int, count: int, *, isolation_level: int = 0, **fields: int) -> M.FetchRequest:
-    """Partition 0 of `heavy` so many times."""
+    """Return a Fetch of partition 0 of `heavy`, `count` times."""
     R = M.FetchRequest
     one = R.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100)
     given = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2**31 - 1, **fields}
@@ -55,18 +55,18 @@ def fetching(offset: int, count: int, *, isolation_level: int = 0, **fields: int
 
 
 def batches_between_entries_of_an_index(furnisher: Furnisher) -> Frames:
-    """Fetch: each is looked for from the index's last entry on."""
+    """Fetch of an offset far behind an index entry, again and again: each search starts at this entry."""
     return [frame(ApiKey.FETCH, 4, fetching(furnisher.deep_offset, 2_000))]
 
 
 def aborted_transactions(furnisher: Furnisher) -> Frames:
-    """Fetch read_committed: all of them are told each time."""
+    """Fetch with read_committed, again and again: the answer has all aborted transactions each time."""
     return [frame(ApiKey.FETCH, 4, fetching(SEGMENTS + 1, 5_000, isolation_level=1))]
 
 
 # --- many names -------------------------------------------------------------------------------------------------------
 def colliding_partitions(furnisher: Furnisher) -> Frames:
-    """Fetch with a session: the numbers of the partitions are such that an unseeded hash puts all into one place."""
+    """Fetch with a session, for partitions whose numbers an unseeded hash puts all into one place of a table."""
     name = "x"
     state = 2166136261
     for byte in name.encode():
@@ -87,7 +87,7 @@ def colliding_partitions(furnisher: Furnisher) -> Frames:
 
 
 def markers_of_one_hash(furnisher: Furnisher) -> Frames:
-    """WriteTxnMarkers: producers and epochs whose tuples have the same hash, without a secret."""
+    """WriteTxnMarkers with producers and epochs whose tuples have the same hash if the hash has no secret."""
     R = M.WriteTxnMarkersRequest
     topic = R.WritableTxnMarkerTopic(name="x", partition_indexes=[0])
     markers = [
@@ -98,7 +98,7 @@ def markers_of_one_hash(furnisher: Furnisher) -> Frames:
 
 
 def groups_that_are_not_there(furnisher: Furnisher) -> Frames:
-    """DescribeConfigs: the settings of each, with their documentation."""
+    """DescribeConfigs of groups that do not exist: the answer has the settings of each, with documentation."""
     R = M.DescribeConfigsRequest
     names = [
         R.DescribeConfigsResource(resource_type=32, resource_name=f"{at:x}", configuration_keys=None)
@@ -109,20 +109,20 @@ def groups_that_are_not_there(furnisher: Furnisher) -> Frames:
 
 
 def coordinators(furnisher: Furnisher) -> Frames:
-    """FindCoordinator: so many keys."""
+    """FindCoordinator with 500,000 keys."""
     keys = [f"{at:x}" for at in range(500_000)]
     return [frame(ApiKey.FIND_COORDINATOR, 6, M.FindCoordinatorRequest(coordinator_keys=keys))]
 
 
 def topics_by_name(name: str, count: int) -> bytes:
-    """Metadata: so many names, each of which makes a topic where `auto.create.topics.enable` is."""
+    """Metadata with `count` names; with `auto.create.topics.enable` each of them makes a topic."""
     R = M.MetadataRequest
     topics = [R.MetadataRequestTopic(name=f"{name}{at:x}") for at in range(count)]
     return frame(ApiKey.METADATA, 12, R(topics=topics, allow_auto_topic_creation=True))
 
 
 def deletions_of_records(furnisher: Furnisher) -> Frames:
-    """DeleteRecords: one partition, offset by offset; each writes the checkpoint of all partitions."""
+    """DeleteRecords in one partition, offset by offset: each request writes the checkpoint of all partitions."""
     name, count = "deletions", 300
     furnisher.create(name, count)
     R = M.DeleteRecordsRequest
@@ -142,7 +142,7 @@ def deletions_of_records(furnisher: Furnisher) -> Frames:
 
 # --- many requests ----------------------------------------------------------------------------------------------------
 def sessions(furnisher: Furnisher) -> Frames:
-    """Fetch: partitions that nobody knows, each request with a session of its own, which outlives the connection."""
+    """Fetch of unknown partitions, each request in a new session, which outlives the connection."""
     R = M.FetchRequest
     partitions = [R.FetchPartition(partition=at, partition_max_bytes=1) for at in range(40_000)]
     asked = R(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[R.FetchTopic(topic="x", partitions=partitions)])
@@ -150,7 +150,7 @@ def sessions(furnisher: Furnisher) -> Frames:
 
 
 def offsets_in_the_store(furnisher: Furnisher) -> Frames:
-    """OffsetCommit 0: a node of the store for each group, for ever."""
+    """OffsetCommit version 0: it makes a node of the store for each group, which stays for ever."""
     R = M.OffsetCommitRequest
     part = R.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topic = R.OffsetCommitRequestTopic(name=HEAVY, partitions=[part])
@@ -158,7 +158,7 @@ def offsets_in_the_store(furnisher: Furnisher) -> Frames:
 
 
 def producers_that_only_end(furnisher: Furnisher) -> Frames:
-    """WriteTxnMarkers: four bytes make a partition remember a producer."""
+    """WriteTxnMarkers of unknown producers: four bytes of a request make a partition remember a producer."""
     R = M.WriteTxnMarkersRequest
     topic = R.WritableTxnMarkerTopic(name=HEAVY, partition_indexes=[*range(PARTITIONS)])
     markers = [
@@ -169,7 +169,7 @@ def producers_that_only_end(furnisher: Furnisher) -> Frames:
 
 
 def member_ids(session_timeouts_ms: Iterable[int]) -> Frames:
-    """JoinGroup: an id for each (KIP-394), and nobody comes back with it."""
+    """JoinGroup without a member id: each request gets an id (KIP-394), and nobody comes back with it."""
     R = M.JoinGroupRequest
     protocol = R.JoinGroupRequestProtocol(name="range", metadata=b"")
     return [
@@ -189,7 +189,7 @@ def member_ids(session_timeouts_ms: Iterable[int]) -> Frames:
 
 
 def producers(numbers: Iterator[int]) -> Frames:
-    """Produce: a batch of each of these producers."""
+    """Produce a batch of each of these producers."""
     R = M.ProduceRequest
     frames = []
     for number in numbers:
@@ -201,7 +201,7 @@ def producers(numbers: Iterator[int]) -> Frames:
 
 
 def colliding_producers(count: int) -> Iterator[int]:
-    """Ids that an unkeyed multiplication puts into one place of a table."""
+    """Yield producer ids that a multiplication without a secret puts into one place of a table."""
     back = pow(0x9E3779B97F4A7C15, -1, 2**64)
     found = (at * back % 2**64 for at in range(1, 2**32))
     fitting = (one for one in found if one < 2**62)
@@ -227,4 +227,4 @@ BY_NAME = {
         (offsets_in_the_store, ApiKey.OFFSET_COMMIT),
     )
 }
-"""Those that requests of one connection are; each is held against the bounds of an API."""
+"""The attacks that are requests of one connection. Each is compared with the bounds of an API."""

@@ -1,9 +1,9 @@
-"""The table of what a request may cost: a constant, and so much for each of its bytes.
+"""The table of what a request may cost: a constant, and a factor for each byte of the request.
 
-A constant is what may be told or done once, however short the question: all that a full broker knows of one thing, and
-what the interpreter takes now and then. A factor is for the shortest element of an array, one byte, which becomes an
-object, is looked up and is answered with an error of its own. Bounds have room for slow machines, and are far below
-anything that is worth sending as an attack.
+The constant is what any request may cost, however short it is: everything that a full broker knows of one thing, and
+what the interpreter takes now and then. The factor is for the shortest element of an array, one byte, which becomes an
+object, is looked up and is answered with its own error. Bounds have room for slow machines, and are far below anything
+that is worth sending as an attack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MS = 1_000_000
 class Bound(NamedTuple):
     constant: int
     factor: float
-    """For each byte of the request."""
+    """What is added for each byte of the request."""
     why: str
 
     def of(self, request: int) -> int:
@@ -59,19 +59,19 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
 
 
 def limit_of(api_key: ApiKey, request: int) -> Figures:
-    """The most of everything that a request of this size may cost."""
+    """Return the upper bounds for a request of `request` bytes."""
     return Figures(**{name: EXCEPTIONS.get((api_key, name), bound).of(request) for name, bound in BOUNDS.items()})
 
 
 def limit_above(figures: Figures) -> Figures:
-    """About as much time again, and any amount of everything else."""
+    """Return bounds of about twice the time of `figures`, and without limits for everything else."""
     return Figures(
         answer=1 << 40, memory=1 << 40, written=1 << 40, stays=1 << 40, stands=1 << 60, time=2 * figures.time + 50 * MS
     )
 
 
 def excess(figures: Figures, limit: Figures) -> str | None:
-    """What is over its bound, in words."""
+    """Return a text of the figures that are over their limit; None if none is."""
     if figures.outcome == ENDED:
         return figures.outcome
     over = [

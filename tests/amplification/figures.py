@@ -1,6 +1,6 @@
-"""What requests cost a broker in a process of its own: weighed from outside, in bytes and in time of cores.
+"""Measuring what requests cost a broker process: from outside, in bytes and in CPU time.
 
-Time is what threads have run for (`/proc/PID/task/*/schedstat`), never what a clock says: what else the machine does is
+Time is how long threads have run (`/proc/PID/task/*/schedstat`), never what a clock says: other load of the machine is
 not counted. Memory is the highest resident size since it was last reset (`/proc/PID/clear_refs`).
 """
 
@@ -23,11 +23,11 @@ from kbroker.protocol.headers import encode_request
 
 MIB = 1 << 20
 ADDRESS_SPACE = 4 << 30
-"""Of the broker: an attack that succeeds ends there, not with the machine's memory."""
+"""Upper bound of the broker's address space: a successful attack ends there, not with the machine's memory."""
 LOOK_S = 0.004
 IDLE_LOOKS = 5
 IDLE_NS = 300_000
-"""So little in a look: nothing is being done. The probe's requests are in it."""
+"""If threads run no longer than this between two looks, the broker is idle. The probe's requests are included."""
 PROBE_EVERY_S = 0.003
 PATIENCE_S = 60.0
 PROBE = encode_request(ApiKey.API_VERSIONS, 0, 1, "probe", M.ApiVersionsRequest())
@@ -38,20 +38,20 @@ ANSWERED, CLOSED, WAITS, STOPPED, ENDED = (
 
 @dataclass
 class Figures:
-    """What requests have cost. Bytes and nanoseconds."""
+    """What requests have cost, in bytes and nanoseconds."""
 
     request: int = 0
     answer: int = 0
     memory: int = 0
-    """More resident at the highest than before, without the answer, which is there once."""
+    """Growth of the resident size at its highest, without the size of the answer, which the broker has to hold once."""
     time: int = 0
-    """Of all threads of the broker."""
+    """CPU time of all threads of the broker."""
     stands: int = 0
-    """The most that all threads have run for between a question of another connection and its answer."""
+    """The most CPU time of all threads between a request on another connection and its answer."""
     written: int = 0
-    """To files."""
+    """Bytes written to files."""
     stays: int = 0
-    """Resident once the connection is closed, more than before."""
+    """Growth of the resident size that is left once the connection is closed."""
     outcome: str = ANSWERED
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ NO_LIMIT = Figures(answer=1 << 60, memory=1 << 60, time=1 << 60)
 
 
 class Scales:
-    """Weighs requests to the broker of a process. One thing at a time."""
+    """Measures what requests to a broker process cost. It does one measurement at a time."""
 
     def __init__(self, pid: int, port: int):
         self.folder = Path(f"/proc/{pid}")
@@ -79,7 +79,7 @@ class Scales:
 
     # --- what the system says of the process
     def time_ns(self) -> int:
-        """That all threads have run for; 0 when the broker has ended."""
+        """The time that all threads have run, in ns; 0 if the broker has ended."""
         found = 0
         with contextlib.suppress(OSError):
             for task in (self.folder / "task").iterdir():
@@ -88,7 +88,7 @@ class Scales:
         return found
 
     def is_busy(self) -> bool:
-        """Whether a thread runs, or would if it had a core or what it reads from a disk."""
+        """Whether a thread runs, waits for a core, or waits for a disk."""
         with contextlib.suppress(OSError):
             for task in (self.folder / "task").iterdir():
                 with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Scales:
             return True
 
     def status(self, name: str) -> int:
-        """A size in bytes, by its name in /proc/PID/status; 0 when the broker has ended."""
+        """A size of /proc/PID/status in bytes, by its name; 0 if the broker has ended."""
         with contextlib.suppress(OSError):
             for line in (self.folder / "status").read_text().splitlines():
                 if line.startswith(name + ":"):
@@ -115,17 +115,17 @@ class Scales:
         return int(text.partition("wchar:")[2].split()[0])
 
     def beyond(self, figures: Figures, resident: int) -> int:
-        """The highest resident size beyond what was there before and the answer."""
+        """The highest resident size, less the size `resident` before and the size of the answer."""
         return max(self.status("VmHWM") - resident - figures.answer, 0)
 
     # --- weighing
     def weigh(self, frames: Sequence[bytes], limit: Figures) -> Figures:
-        """Send `frames` on a connection of its own and read their answers, while no figure is over that of `limit`."""
+        """Measure: send `frames` on a new connection and read the answers, while no figure is over that of `limit`."""
         figures = Figures(request=sum(map(len, frames)))
         return self.weigh_while(lambda: self.exchange(frames, figures, limit), figures, limit)
 
     def exchange(self, frames: Sequence[bytes], figures: Figures | None = None, limit: Figures | None = None) -> None:
-        """On a connection of its own, without weighing."""
+        """Send `frames` on a new connection and read the answers, without measuring."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE_S) as connection:
             sender = threading.Thread(target=send, args=(connection, frames), daemon=True)
             sender.start()
@@ -136,7 +136,7 @@ class Scales:
             sender.join(PATIENCE_S)
 
     def weigh_while(self, act: Callable[[], None], figures: Figures, limit: Figures) -> Figures:
-        """`figures`, with what the broker spends while `act` lasts and until it is quiet again."""
+        """Return `figures` with what the broker spends while `act` runs and until it is idle again."""
         (self.folder / "clear_refs").write_text("5")
         resident, time, written = self.status("VmRSS"), self.time_ns(), self.written()
         self.probe.start()
@@ -166,7 +166,7 @@ class Scales:
         limit: Figures,
         resident: int,
     ) -> None:
-        """Until `count` answers are there, or nobody works on them, or one of the figures is over its limit."""
+        """Receive until `count` answers are there, the broker is idle, or one of the figures is over its limit."""
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         before = last = self.time_ns()
@@ -197,7 +197,7 @@ class Scales:
         figures.memory = figures.time = 0
 
     def settle(self, limit_ns: int) -> None:
-        """Returns when the broker does nothing any more, or has run for so long meanwhile."""
+        """Wait until the broker is idle, or has run for `limit_ns` meanwhile."""
         first = last = self.time_ns()
         idle = 0
         pause = threading.Event()
@@ -214,12 +214,12 @@ def send(connection: socket.socket, frames: Sequence[bytes]) -> None:
 
 
 def is_under_way(connection: socket.socket) -> bool:
-    """Whether something of what was sent has not reached the other side's system."""
+    """Whether bytes that were sent have not reached the system of the other side."""
     return any(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
 
 
 class Answers:
-    """Counts answers, and keeps none of them."""
+    """Counts answers without keeping them."""
 
     def __init__(self) -> None:
         self.count = self.announced = 0
@@ -245,7 +245,7 @@ class Answers:
 
 
 class Probe:
-    """Another connection, which asks all the time from `start` to `stop`. It stays open."""
+    """Another connection, which sends requests all the time between `start` and `stop`. It stays open."""
 
     def __init__(self, scales: Scales):
         self.scales = scales
@@ -288,7 +288,7 @@ class Probe:
         self.thread.start()
 
     def stop(self, breaks_off: bool) -> None:
-        """Waits for the last answer, unless it `breaks_off` for ever."""
+        """Stop, and wait for the last answer. With `breaks_off`, close the connection instead, for ever."""
         self.stopping.set()
         if breaks_off:
             with contextlib.suppress(OSError):

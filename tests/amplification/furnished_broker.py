@@ -1,4 +1,4 @@
-"""A furnished broker in a process of its own, which is replaced when it has been hurt."""
+"""A furnished broker in its own process. It is replaced when it was harmed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.kit.broker import BrokerProcess, folder_in_memory
 from tests.kit.wire import WireClient
 
 TRIES = 3
-"""What is over its bound is weighed again: what is amplified is so each time, what a busy machine did is not."""
+"""A figure over its bound is measured again: an attack is over it each time, the effect of a busy machine is not."""
 
 
 class FurnishedBroker:
-    """Made when it is first asked for."""
+    """A furnished broker, which is started when it is first used."""
 
     def __init__(self) -> None:
         self.process: BrokerProcess | None = None
@@ -41,9 +41,9 @@ class FurnishedBroker:
             process.__exit__(None, None, None)
 
     def finding(self, build: Callable[[Furnisher], Sequence[bytes]], limit_of: Callable[[int], Figures]) -> str | None:
-        """What of the requests that `build` makes is over its bound each time that they are sent; None if nothing is.
+        """Return the figures of `build`'s requests that are over their bounds whenever they are sent, or None.
 
-        `limit_of`: of so many bytes of requests."""
+        `limit_of` returns the limits for a number of bytes of requests."""
 
         def weigh(broker: FurnishedBroker, limit: Callable[[int], Figures]) -> tuple[Figures, Figures]:
             frames = build(broker.furnisher)
@@ -53,7 +53,7 @@ class FurnishedBroker:
         return self.finding_of(lambda broker: weigh(broker, limit_of))
 
     def finding_of(self, weigh: Callable[[FurnishedBroker], tuple[Figures, Figures]]) -> str | None:
-        """The same of whatever `weigh` does to a broker; it returns the figures and their limit."""
+        """As `finding`, for anything that `weigh` does to a broker. `weigh` returns figures and their limits."""
         found: str | None = None
         for _ in range(TRIES):
             try:

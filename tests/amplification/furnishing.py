@@ -1,6 +1,6 @@
-"""What a broker holds while it is attacked: whatever can be named is called `heavy`, and is as heavy as settings allow.
+"""What a broker holds while it is attacked. Everything that has a name is called `heavy`, and is as large as allowed.
 
-What a request may change, delete or end is called `doomed`: it is put there again before each of them.
+Things that a request may change, delete or end are called `doomed`: they are made again before each request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.kit.wire import WireClient
 HEAVY, DOOMED, CONSUMERS = "heavy", "doomed", "heavy-consumers"
 PARTITIONS = 1_000
 COMMITTED = 20
-"""Partitions with an offset, and with it the longest text."""
+"""The number of partitions with a committed offset, which has the longest metadata."""
 LONGEST_TEXTS = ("\N{GRINNING FACE}" * 4096, "x" * 4096)
 SEGMENTS = 500
 PRODUCERS = 5_000
 ABORTED = 200
 SMALL_BATCHES = 20_000
-"""In the last segment, whose index is sparse."""
+"""The number of batches in the last segment, whose index is sparse."""
 FAR = 1_000
 MEMBER_BYTES = 100_000
 TIME = 1_700_000_000_000
@@ -42,18 +42,18 @@ SETTINGS: dict[str, object] = {
     "kbroker.zookeeper.offsets.max.nodes": 10_000,
     "kbroker.producers.max.bytes": 8 << 20,
 }
-"""One processor: all other connections are its. Members and transactions stay as long as a run may take."""
+"""One processor serves all connections. Members and transactions live at least as long as a run may take."""
 
 
 class Furnisher:
-    """Puts `heavy` and `doomed` into a broker, over one connection."""
+    """Makes `heavy` and `doomed` in a broker, over one connection."""
 
     def __init__(self, client: WireClient):
         self.client = client
         self.heavy_producer = self.doomed_producer = (-1, -1)
-        """Ids and epochs of transactions that are open."""
+        """Producer ids and epochs of the open transactions."""
         self.deep_offset = 0
-        """In partition 0 of `heavy`, far from the next entry of its index, and from the end, which is found quickly."""
+        """An offset in partition 0 of `heavy`, far from an index entry and from the end, which is found quickly."""
         self.topic_ids: dict[str, bytes] = {}
 
     def furnish(self) -> None:
@@ -82,7 +82,7 @@ class Furnisher:
 
     # --- topics and records
     def create(self, name: str, partitions: int, **configs: str) -> None:
-        """A topic that is there afterwards, whether it was before or not."""
+        """Create a topic if it is not there."""
         R = M.CreateTopicsRequest
         topic = R.CreatableTopic(
             name=name,
@@ -103,7 +103,7 @@ class Furnisher:
         assert answer.error_code == 0, answer
 
     def produce(self, topic: str, batches: Iterable[bytes]) -> None:
-        """Into partition 0, a request each, up to 200 of them under way."""
+        """Produce batches to partition 0, one in each request, with up to 200 requests under way."""
         R = M.ProduceRequest
         requests: Iterator[M.ProduceRequest] = (
             R(
@@ -131,7 +131,7 @@ class Furnisher:
         waiting.clear()
 
     def end_offset(self, topic: str) -> int:
-        """Of partition 0."""
+        """Return the end offset of partition 0."""
         R = M.ListOffsetsRequest
         part = R.ListOffsetsPartition(partition_index=0, timestamp=-1)
         asked = R(replica_id=-1, topics=[R.ListOffsetsTopic(name=topic, partitions=[part])])
@@ -195,7 +195,10 @@ class Furnisher:
 
     # --- groups
     def commit_offsets(self, group: str) -> None:
-        """With the longest text that is taken: characters may be four bytes each, where characters are counted."""
+        """Commit offsets with the longest metadata that is accepted.
+
+        The limit counts characters, which may have four bytes.
+        """
         R = M.OffsetCommitRequest
         for text in LONGEST_TEXTS:
             parts = [
@@ -246,7 +249,7 @@ class Furnisher:
         self.client.call(ApiKey.OFFSET_COMMIT, 7, R(group_id=DOOMED, topics=[topic]))
 
     def _until_known(self, ask: Callable[[], Any], but: int = 0) -> Any:
-        """The answer once the coordinator knows what there is to know."""
+        """Ask again until the coordinator is ready, and return the answer."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             answer = ask()
@@ -257,7 +260,7 @@ class Furnisher:
 
 
 class Answered:
-    """The error code of what was asked for, where it does not stand at the top of an answer."""
+    """An answer's error code, for answers that do not have it at the top level."""
 
     def __init__(self, error_code: int):
         self.error_code = error_code

@@ -1,7 +1,7 @@
-"""What requests say in their fields, so that they are about what is there and ask for as much of it as they can.
+"""The values of request fields, so that requests name things that exist and ask for as much of them as possible.
 
-By the name of a field; STRUCT.FIELD is more exact, and an API's own more than what all have. Every text is the name of
-something heavy unless it says otherwise here, so a new API is about heavy things too.
+Values are found by the name of a field. STRUCT.FIELD goes before FIELD, and an API's own table before the one for all.
+Every text is the name of something heavy unless a table says otherwise, so a new API is about heavy things too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EVERYWHERE: dict[str, Any] = {
     "reason": None,
 }
 CHANGING: dict[str, Any] = EVERYWHERE | {"any string": DOOMED}
-"""Of requests that change what they name."""
+"""The values for requests that change what they name."""
 
 TOPIC_CONFIG = {"AlterableConfig.name": "retention.ms", "value": "604800000"}
 NEW_TOPIC = {"num_partitions": 1, "replication_factor": 1, "assignments[]": None, "configs[]": None}
@@ -95,7 +95,7 @@ OF_API: dict[ApiKey, dict[str, Any]] = {
 
 
 def given_for(api_key: ApiKey, furnisher: Furnisher) -> dict[str, Any]:
-    """What a request of this API says; puts back first what the one before may have taken away."""
+    """Return the values for a request of this API, after making again what the request before may have removed."""
     given = dict(OF_API.get(api_key, EVERYWHERE))
     name = given["any string"]
     changes = name == DOOMED
@@ -127,11 +127,11 @@ VARIANTS: dict[str, tuple[Any, ...]] = {
     "session_epoch": (0,),
     "acks": (0, -1),
 }
-"""What else fields may say that mean something else then."""
+"""Further values of fields, with which a request means something else."""
 
 
 def variants_of(api_key: ApiKey, version: int) -> Iterator[dict[str, Any]]:
-    """Nothing else first; then each of the values that a field of the request may have."""
+    """Yield variants of a request: none first, then each of the values that a field may have."""
     yield {}
     names = {path.rpartition(".")[2] for path, _ in scalars_in(request_class(api_key), version)}
     for name in sorted(names & VARIANTS.keys()):
@@ -148,4 +148,4 @@ RESTORED: dict[ApiKey, str] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: "doomed_transaction",
     ApiKey.TXN_OFFSET_COMMIT: "doomed_transaction",
 }
-"""What of a furnisher puts back what requests of an API take away."""
+"""API -> the method of a furnisher that makes again what requests of the API remove."""

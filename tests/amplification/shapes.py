@@ -1,14 +1,14 @@
-"""Requests that ask for much, made from the schemas of messages: nothing here knows an API, so a new one is covered.
+"""Requests that ask for much, made from the schemas of messages. No code knows an API, so new ones are covered.
 
 A shape is one request of an API and version:
 
 * an array, at whatever depth, whose element is repeated until the request has its size: the same name again and again
-  (`same`), names that nobody knows (`unknown`), and the shortest elements that there are (`empty`);
-* a text, or bytes, of that size, or as long as its length field can say;
+  (`same`), unknown names (`unknown`), and the shortest possible elements (`empty`);
+* a text, or bytes, of that size, or as long as its length field allows;
 * a number at its largest or smallest;
-* everything null that may be null; tagged fields that nobody knows.
+* everything null that may be null; unknown tagged fields.
 
-Around it stand the elements that make the broker work: one in each array, with names that are known.
+Around it are the elements that make the broker work: one in each array, with known names.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tests.fuzz.stretching import uvarint
 from tests.kit.message_model import INTEGERS, Field, fields_of
 
 FIRST_COUNT = 64
-"""Elements whose size tells how many there must be."""
+"""The number of elements in a first request, from whose size the final number is computed."""
 LARGE_NUMBERS = ("int32", "int64")
 LONGEST_TEXT = 32_767
-"""Bytes, whatever the length field could say."""
+"""The longest text in bytes, even where the length field allows more."""
 
 Given = Mapping[str, Any]
-"""Values by the names of fields, or by STRUCT.FIELD; of an array those of its elements. FIELD[] means none."""
+"""Values by FIELD or STRUCT.FIELD; for an array, the value of its elements. FIELD[] leaves the array null or empty."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How one request of an API and version is made."""
+    """A way to make a request of an API and version."""
 
     api_key: ApiKey
     version: int
     name: str
     build: Callable[[Given, int], bytes]
-    """From what is given and the size that it is to have, to the frame."""
+    """Makes the frame of the given values and a size."""
 
     def __str__(self) -> str:
         return f"{self.api_key.label} {self.version} {self.name}"
@@ -65,7 +65,7 @@ def shapes_of(api_key: ApiKey, version: int) -> Iterator[Shape]:
 
 
 def numbered_arrays(api_key: ApiKey) -> dict[str, Numbered]:
-    """Arrays of numbers of 32 bits and more, or of what is named by one, each in the newest version that has it."""
+    """Return arrays of numbers of 32 bits or more, or of structs named by one, in the newest version with the array."""
     found = {}
     cls = request_class(api_key)
     for version in range(SERVED[api_key].min, SERVED[api_key].max + 1):
@@ -108,7 +108,7 @@ def scalars_in(
 
 # --- values -----------------------------------------------------------------------------------------------------------
 def value_of(field: Field, version: int, struct: str | None, given: Given) -> Any:
-    """Of one element or field that is no struct: what is given, else the protocol's default."""
+    """Return the value of an element or field that is not a struct: the given one, else the protocol's default."""
     found = field.extras.get("default")
     for name in (f"{struct}.{field.name}", field.name, f"any {field.element}"):
         if name in given:
@@ -118,20 +118,20 @@ def value_of(field: Field, version: int, struct: str | None, given: Given) -> An
 
 
 def unknown_value(field: Field, number: int) -> Any:
-    """A name that nobody knows."""
+    """Return an unknown name."""
     if field.element == "uuid":
         return number.to_bytes(16)
     return f"{number:x}" if field.element == "string" else number % INTEGERS[field.element][1]
 
 
 def first_number(cls: type[Message], struct: str, version: int) -> Field | None:
-    """The first field of a struct that is a number of 32 bits or more."""
+    """Return the first field of a struct that is a number of 32 bits or more, or None."""
     fields = (one for one in known_fields(cls, struct, version) if not one.is_array and not one.tagged(version))
     return next((one for one in fields if one.element in LARGE_NUMBERS), None)
 
 
 def named_by(cls: type[Message], version: int, struct: str) -> set[str]:
-    """The fields that tell one struct of an array from another: texts and ids, else its first number."""
+    """Return the fields that identify a struct in an array: texts and ids, or else its first number."""
     plain = [one for one in known_fields(cls, struct, version) if not one.is_array and not one.tagged(version)]
     names = {one.name for one in plain if one.element in ("string", "uuid")}
     return names or {one.name for one in [one for one in plain if one.element in INTEGERS][:1]}
@@ -143,7 +143,10 @@ EMPTY: dict[str, Any] = {
 
 
 def filled(cls: type[Message], version: int, given: Given, struct: str | None = None, number: int | None = None) -> Any:
-    """A message, or one of its structs, with one element in each array. A `number` makes its own names unknown ones."""
+    """Return a message, or one of its structs, with one element in each array.
+
+    With `number` its names are unknown ones.
+    """
     made = cls() if struct is None else getattr(cls, struct)()
     unknown = set() if number is None or struct is None else named_by(cls, version, struct)
     for field in known_fields(cls, struct, version):
@@ -161,7 +164,7 @@ def filled(cls: type[Message], version: int, given: Given, struct: str | None = 
 
 
 def shortest(cls: type[Message], version: int, field: Field, given: Given) -> Any:
-    """An element of the array that takes the fewest bytes: no names, and no elements."""
+    """Return an element of the array with the fewest bytes: without names and elements."""
     if not field.is_struct:
         return EMPTY[field.element]
     made = filled(cls, version, given, field.element)
@@ -176,7 +179,7 @@ def shortest(cls: type[Message], version: int, field: Field, given: Given) -> An
 
 
 def holder_of(message: Any, cls: type[Message], version: int, path: str) -> tuple[Any, str | None, Field]:
-    """The struct that has the field at the end of `path`, the name of that struct, and the field."""
+    """Return the struct that has the field at the end of `path`, the name of this struct, and the field."""
     *outer, last = path.split(".")
     struct: str | None = None
     holder = message
@@ -240,7 +243,7 @@ class Repeated(Builder):
 
 @dataclass(frozen=True)
 class Numbered(Builder):
-    """An array whose elements, or their first numbers, are given ones."""
+    """Makes a request with an array whose elements, or the first numbers of its structs, are given."""
 
     path: str
 
@@ -303,7 +306,10 @@ class Nulls(Builder):
 
 @dataclass(frozen=True)
 class Tagged(Builder):
-    """The last bytes of a flexible message are its tagged fields: none."""
+    """Makes a request with unknown tagged fields.
+
+    They replace the last byte of a flexible message: no tagged fields.
+    """
 
     def __call__(self, given: Given, size: int) -> bytes:
         frame = self.frame(self.message(given))

@@ -1,4 +1,4 @@
-"""What was seen to work once: one connection that makes a broker spend far more than was sent to it."""
+"""Attacks that once worked: one connection makes a broker spend far more than was sent to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit.broker import BrokerProcess, folder_in_memory, free_port
 from tests.kit.wire import WireClient
 
 SIZE_OF_A_NEW_TOPIC = 35
-"""Bytes of a CreateTopics, for which the table of bounds says what a topic may cost."""
+"""The size of a CreateTopics request, for which the table of bounds says what a topic may cost."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_ids_of_producers_cannot_be_chosen_so_that_they_are_slow_to_find(broker:
 
 
 def test_topics_that_are_made_by_being_named_cost_what_others_do() -> None:
-    """Of more than are made by one request none is, and asking for them costs no more than asking for what there is."""
+    """A request for more topics than one may make makes none, and costs no more than one for topics that exist."""
     made, refused = 300, 20_000
     with BrokerProcess({"num.network.threads": 1}, folder_in_memory()) as broker:
         broker.owns_folder = True

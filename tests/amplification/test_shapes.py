@@ -1,4 +1,4 @@
-"""Requests of every served API and version, asking for as much as the schemas let them, cost what they weigh."""
+"""Requests of every served API and version that ask for as much as the schemas allow stay within the bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.amplification.shapes import Numbered, Repeated, Shape, numbered_array
 from tests.kit.collisions import PLAIN, colliding_in_a_dict
 
 ENOUGH = 3
-"""Findings of one API."""
+"""The number of findings after which no more shapes of an API are tried."""
 SMALL, LARGE, LARGEST = 64 << 10, 1 << 20, 16 << 20
 
 
@@ -29,7 +29,7 @@ def broker() -> Iterator[FurnishedBroker]:
 
 
 def findings(broker: FurnishedBroker, shapes: Iterator[tuple[Shape, dict[str, object]]], size: int) -> list[str]:
-    """A line for each shape that costs too much."""
+    """Return a line for each shape that costs too much."""
     found = []
     for shape, variant in shapes:
 
@@ -47,7 +47,7 @@ def findings(broker: FurnishedBroker, shapes: Iterator[tuple[Shape, dict[str, ob
 
 
 def all_shapes(api_key: ApiKey, versions: range) -> Iterator[tuple[Shape, dict[str, object]]]:
-    """Arrays with each of the values that the fields around them may have; of everything else one shape."""
+    """Return all shapes: arrays with each of the values that the fields around them may have, and one of all else."""
     for version in versions:
         for variant in variants_of(api_key, version):
             for shape in shapes_of(api_key, version):
@@ -85,7 +85,7 @@ def test_in_older_versions_a_name_said_again_and_again_costs_what_it_weighs(
     ids=lambda one: f"{one.api_key.label}-{one.path}",
 )
 def test_numbers_cannot_be_chosen_so_that_they_meet_in_a_table(broker: FurnishedBroker, shape: Numbered) -> None:
-    """Beside as many others of the same size. A key of a table that a request chooses is a `number_key`."""
+    """Compared with as many other numbers of the same size. A table's key that a request chooses is a `number_key`."""
 
     def weigh(broker: FurnishedBroker) -> tuple[Figures, Figures]:
         plain, colliding = (

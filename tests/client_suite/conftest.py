@@ -39,7 +39,7 @@ def marks(name: str, release: str | None = None) -> list[pytest.MarkDecorator]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On which brokers a test runs; those with Java clients with each release that a broker is to be used with."""
+    """Run a test on each broker; a test with Java clients, also with each Java release that is used with the broker."""
     if "java" in metafunc.fixturenames:
         pairs = [pytest.param(name, release, marks=marks(name, release)) for name in BROKERS for release in JAVA[name]]
         metafunc.parametrize(("broker", "java"), pairs, indirect=True, scope="session")
@@ -50,7 +50,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of one broker together, and of these all with one release of Java."""
+    """Put all tests of one broker together, and among these all tests with one Java release."""
 
     def place(item: pytest.Item) -> tuple[int, str]:
         params = item.callspec.params  # type: ignore[attr-defined]

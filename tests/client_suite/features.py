@@ -1,4 +1,4 @@
-"""What some brokers of the suite lack, and the Kafka that had it first."""
+"""The features that some brokers of the suite lack, and the Kafka release that had each first."""
 
 from __future__ import annotations
 

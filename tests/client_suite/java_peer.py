@@ -19,7 +19,7 @@ class JavaPeer:
     """kafka-clients of one release, with one broker."""
 
     def __init__(self, release: str, address: str, idempotence: bool):
-        """`idempotence`: whether its producers ask for that, as those since Kafka 3.0 do by themselves."""
+        """`idempotence`: whether its producers ask for idempotence, as producers since Kafka 3.0 do by default."""
         self.release = tuple(map(int, release.split(".")))
         folder = Path(__file__).parent / "java"
         command = compile_java(
@@ -37,7 +37,7 @@ class JavaPeer:
         return self.release >= since
 
     def ask(self, do: str, **told: Any) -> Any:
-        """What it answers; it fails where Java does."""
+        """Tell the peer to do something and return its answer. Fails where Java fails."""
         self.tell(do, **told)
         return self.answer()
 

@@ -40,7 +40,7 @@ class OtherClient(ABC):
     """One client library with one broker."""
 
     writes_to: Feature | None = None
-    """What a broker must have for this client to write to it; None: nothing."""
+    """The feature that a broker must have for this client to write to it; None: none."""
     codecs = CODECS
     has_headers = True
 
@@ -53,11 +53,11 @@ class OtherClient(ABC):
 
     @abstractmethod
     def write(self, topic: str, partition: int, codec: str, rows: Sequence[Row]) -> None:
-        """In order, and acknowledged when it returns."""
+        """Write the rows in order; they are acknowledged when this returns."""
 
     @abstractmethod
     def read(self, topic: str, partitions: Sequence[int], count: int) -> list[Found]:
-        """From the beginning, each partition in order; less than `count` after SECONDS."""
+        """Read from the beginning, each partition in order; fewer than `count` records after SECONDS."""
 
 
 class Ours(OtherClient):

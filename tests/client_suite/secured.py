@@ -32,7 +32,7 @@ SALT, ITERATIONS = b"0123456789", 4096
 
 
 class Secured(KafkaProcess):
-    """Over one of the processes of tests/kit."""
+    """A secured Kafka: a mixin over one of the processes of tests/kit."""
 
     authority: Authority
     ports: dict[str, int]
@@ -75,7 +75,7 @@ class Secured(KafkaProcess):
 
 
 class SecuredOnZooKeeper(Secured, KafkaOnZooKeeper):
-    """The last with ZooKeeper, which has the SCRAM credentials."""
+    """A secured Kafka of the last release with ZooKeeper, which stores the SCRAM credentials."""
 
     def start(self) -> None:
         self.zookeeper.start()
@@ -95,15 +95,15 @@ class SecuredOnZooKeeper(Secured, KafkaOnZooKeeper):
 
 
 class Secured010(SecuredOnZooKeeper, Kafka010):
-    """SaslHandshake 0."""
+    """Kafka 0.10: it serves SaslHandshake 0."""
 
 
 class Secured25(SecuredOnZooKeeper, Kafka25):
-    """SaslAuthenticate."""
+    """Kafka 2.5: it serves SaslAuthenticate."""
 
 
 class Secured43(Secured, Kafka4InMemory):
-    """KRaft."""
+    """Kafka 4.3, in KRaft mode."""
 
     def secure(self, folder: Path) -> None:
         super().secure(folder)

@@ -35,7 +35,7 @@ SETTINGS: dict[str, object] = {
 
 
 def eventually(holds: Callable[[], object]) -> None:
-    """Until it does. Apache Kafka answers before all of it knows what it was told."""
+    """Wait until `holds` returns true: Apache Kafka answers before all of its parts know of a change."""
     deadline = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < deadline
@@ -44,16 +44,16 @@ def eventually(holds: Callable[[], object]) -> None:
 
 @dataclass(frozen=True)
 class Feature:
-    """Served by a broker that serves this version of this API."""
+    """A feature of brokers that serve this version of this API."""
 
     api_key: ApiKey
     version: int
     since: str
-    """The release of Apache Kafka that was the first to serve it."""
+    """The first release of Apache Kafka that serves it."""
 
 
 class SuiteBroker:
-    """One of the five, running."""
+    """One of the five brokers, running."""
 
     def __init__(self, name: str, process: BrokerProcess):
         self.name = name
@@ -63,7 +63,7 @@ class SuiteBroker:
             answer = client.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest())
         self._highest = {api.api_key: api.max_version for api in answer.api_keys}
         self.lists_files = any(api.api_key == ApiKey.LIST_OFFSETS and api.min_version == 0 for api in answer.api_keys)
-        """Whether ListOffsets 0 is served still, which answers with the beginnings of files."""
+        """Whether the broker serves ListOffsets 0, which answers with the base offsets of the log's files."""
         with self.admin() as admin:
             eventually(lambda: admin.describe_cluster().brokers)  # Kafka answers before it is in its own cluster
 
@@ -79,14 +79,14 @@ class SuiteBroker:
         return self._highest.get(feature.api_key, -1) >= feature.version
 
     def need(self, feature: Feature) -> None:
-        """Skip a test that is about nothing else where the broker lacks it."""
+        """Skip a test that is about this feature only, if the broker lacks it."""
         if not self.has(feature):
             what = f"{feature.api_key.label} {feature.version}"
             pytest.skip(f"{self.name} does not serve {what}, which came with Kafka {feature.since}")
 
     @contextlib.contextmanager
     def serving(self, feature: Feature) -> Iterator[None]:
-        """Around what needs a feature. Where the broker lacks it, its first call must fail, and say what is missing."""
+        """A context manager around calls that need a feature. If it is lacking, the first must fail and say so."""
         if self.has(feature):
             yield
             return
@@ -102,7 +102,7 @@ class SuiteBroker:
         return AdminClient(bootstrap_servers=self.address, **options)
 
     def producer(self, **options: Any) -> Producer:
-        """Idempotent where that is served, unless options say another."""
+        """Make a producer; it is idempotent if the broker serves that, unless the options say otherwise."""
         served = {"enable_idempotence": ApiKey.INIT_PRODUCER_ID in self._highest}
         return Producer(bootstrap_servers=self.address, **(served | options))
 
@@ -111,7 +111,7 @@ class SuiteBroker:
         return Consumer(bootstrap_servers=self.address, **(quick | options))
 
     def unique(self, word: str) -> str:
-        """A name that no other test has."""
+        """Return a name that no other test uses."""
         return f"{word}-{next(self._numbers)}"
 
     def new_topic(self, partitions: int = 1, configs: dict[str, str] | None = None, word: str = "topic") -> str:

@@ -1,4 +1,4 @@
-"""The clients for asyncio: producer, transactions, a consumer in a group, and the administrator's."""
+"""The asyncio clients: producer, transactions, a consumer in a group, and the administrator's client."""
 
 from __future__ import annotations
 

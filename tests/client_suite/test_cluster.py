@@ -1,4 +1,4 @@
-"""Connecting, and what a broker tells of itself."""
+"""Connecting, and what a broker says about itself and its cluster."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_log_directories_are_told(broker: SuiteBroker, admin: AdminClient) -> No
 
 
 def test_where_replicas_lie_is_told_and_they_are_moved(broker: SuiteBroker, admin: AdminClient) -> None:
-    """Within one directory; between several: tests/oracle/test_client_log_dirs.py."""
+    """Replicas move within one directory here; tests/oracle/test_client_log_dirs.py moves them between directories."""
     name = broker.new_topic(1)
     (node,) = admin.describe_cluster().brokers
     replica, missing = TopicPartitionReplica(name, 0, node.node_id), TopicPartitionReplica(name, 7, node.node_id)
@@ -81,7 +81,7 @@ def test_where_replicas_lie_is_told_and_they_are_moved(broker: SuiteBroker, admi
 
 
 def test_a_load_balancer_may_stand_before_the_brokers(broker: SuiteBroker) -> None:
-    """It is the first address only: brokers tell their own."""
+    """The load balancer is only the first address: brokers tell clients their own."""
     with DroppingProxy(broker.port) as balancer, AdminClient(bootstrap_servers=f"127.0.0.1:{balancer.port}") as admin:
         (node,) = admin.describe_cluster().brokers
         assert node.port == broker.port
@@ -92,7 +92,7 @@ def test_a_load_balancer_may_stand_before_the_brokers(broker: SuiteBroker) -> No
 
 
 def test_a_load_balancer_may_be_what_brokers_advertise(tmp_path: Path) -> None:
-    """And a connection that it has dropped is made again."""
+    """A connection that the load balancer has dropped is made again."""
     with DroppingProxy() as balancer:
         advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{balancer.port}"}
         with BrokerProcess(advertised, tmp_path) as behind:

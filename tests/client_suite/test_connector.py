@@ -45,14 +45,14 @@ class Registered:
         return {"zookeeper_connect": self.address, "group_id": group, **QUICK, **more}
 
     def numbered(self, path: str) -> dict[int, str]:
-        """The nodes under it, which have the numbers of partitions."""
+        """Return the data of the nodes below a path whose names are partition numbers."""
         try:
             return {int(name): self.tree.get(f"{path}/{name}")[0].decode() for name in self.tree.children(path)}
         except NoNode:  # not yet, or it has gone meanwhile
             return {}
 
     def is_shared_by(self, group: str, topic: str, *members: Reading) -> bool:
-        """Whether ZooKeeper and the members agree on one owner of each partition, and all members have some."""
+        """Return whether ZooKeeper and the members agree on an owner for each partition, and every member owns some."""
         owners = self.numbered(f"/consumers/{group}/owners/{topic}")
         said = {
             each.partition_id: f"{member.connector.consumer_id}-0"

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848), as far as they are not what groups of the classic one are."""
+"""Groups of the consumer protocol (KIP-848), as far as they differ from groups of the classic protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def served(broker: SuiteBroker) -> None:
 
 
 class Had(RebalanceListener):
-    """What a member was never without since it had it first."""
+    """The partitions that a member has had without a break since it first had them."""
 
     def __init__(self) -> None:
         self.always: set[TopicPartition] = set()
@@ -42,7 +42,7 @@ def shares(members: Members) -> list[int]:
 
 
 def test_who_keeps_a_partition_is_not_without_it(broker: SuiteBroker) -> None:
-    """Three come one by one, and two go."""
+    """Three members join one by one, and two leave."""
     topic, group = broker.new_topic(6), broker.unique("group")
     had, members = Had(), Members()
     with broker.consumer(group_id=group, **NEW) as first:
@@ -152,7 +152,7 @@ def test_what_is_no_pattern_is_refused(broker: SuiteBroker) -> None:
 
 
 def test_a_group_moves_to_the_new_protocol_while_it_works(broker: SuiteBroker, admin: AdminClient) -> None:
-    """Member by member, and back."""
+    """The members change to the new protocol one by one, and back."""
     topic, group = broker.new_topic(4), broker.unique("moving")
     members = Members()
     sent = 0

@@ -1,4 +1,4 @@
-"""Ours, Java's and librdkafka's consumers in one group, by the classic protocol and by that of KIP-848 (uniform)."""
+"""Our, Java's and librdkafka's consumers in one group, by the classic protocol and by that of KIP-848 (uniform)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JAVA_ASSIGNORS = {
     "cooperative-sticky": "CooperativeStickyAssignor",
 }
 REMOTE = "uniform"
-"""An assignor of the brokers: the group is of the consumer protocol."""
+"""The name of an assignor in the brokers: a group with it uses the consumer protocol."""
 
 Place = tuple[int, int]
 
@@ -63,7 +63,7 @@ class Polled:
         self._thread.start()
 
     def owned(self) -> set[int]:
-        """As of its last poll."""
+        """Return the partitions that the member owned at its last poll."""
         return self._owned
 
     def leave(self) -> list[Place]:
@@ -141,7 +141,7 @@ class Group:
         return sorted(map(len, owned)) if set().union(*owned) == set(range(PARTITIONS)) else []
 
     def shared_by(self, *shares: int) -> None:
-        """Until that is how many each has, and then as many records again, which all have been read and committed."""
+        """Wait for these shares of the partitions; send COUNT records; wait until all that were sent are committed."""
         eventually(lambda: self.shares() == list(shares))
         with self.broker.producer() as producer:
             for number in range(COUNT):
@@ -172,7 +172,7 @@ def group_of(broker: SuiteBroker, java: JavaPeer, assignor: str, named: bool = F
 @pytest.mark.parametrize("assignor", [*JAVA_ASSIGNORS, REMOTE])
 @pytest.mark.parametrize("leader", ["ours", "java", "confluent"])
 def test_three_clients_share_a_topic(broker: SuiteBroker, java: JavaPeer, assignor: str, leader: str) -> None:
-    """Whoever comes first shares the partitions out. Nothing is lost and nothing comes twice when they come and go."""
+    """The first member to join assigns the partitions. Members come and go; no record is lost or read twice."""
     if assignor == "cooperative-sticky" and not java.has(HAS_COOPERATIVE):
         pytest.skip("Java clients have it since Kafka 2.4")
     others = [each for each in ("ours", "java", "confluent") if each != leader]

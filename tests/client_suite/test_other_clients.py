@@ -1,4 +1,4 @@
-"""What any client has written, any other one reads as it was."""
+"""Records that any client has written, any other client reads unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = 1_600_000_000_000
 
 
 def rows_for(partition: int, with_headers: bool) -> list[Row]:
-    """Small and large ones, some of bytes that no codec makes smaller; a partition's differ from another's."""
+    """Return small and large rows, some of bytes that no codec makes smaller. Each partition has other rows."""
     headers: list[tuple[tuple[str, bytes | None], ...]] = [(), (("a", b"1"), ("a", b"2")), (("ключ", b"\xff\0"),)]
     keys = [b"key-%d" % partition, b"", None, "schlüssel".encode(), bytes(range(256))]
     values = [b"value", b"", b"\0" * 3000, None, b"%d" % partition * 50]
@@ -35,7 +35,7 @@ def rows_for(partition: int, with_headers: bool) -> list[Row]:
 
 
 class Written(NamedTuple):
-    """A topic in which each partition has what one client has written with one codec."""
+    """A topic whose partitions each hold what one client has written with one codec."""
 
     topic: str
     writers: Sequence[tuple[str, str]]
@@ -75,7 +75,7 @@ def test_records_of_every_client_are_read(broker: SuiteBroker, java: JavaPeer, w
 
 
 def test_reading_begins_in_the_middle_of_what_every_client_has_written(broker: SuiteBroker, written: Written) -> None:
-    """Brokers send a compressed batch from its beginning on, whatever is asked for."""
+    """Brokers send a compressed batch from its beginning on, whatever offset is asked for."""
     start = 37
     with broker.consumer() as consumer, SimpleConsumer(bootstrap_servers=broker.address) as simple:
         places = {TopicPartition(written.topic, partition): start for partition in range(len(written.rows))}

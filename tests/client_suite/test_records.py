@@ -1,4 +1,4 @@
-"""Records that are produced, and read again as they were."""
+"""Records that are produced, and read back unchanged."""
 
 from __future__ import annotations
 

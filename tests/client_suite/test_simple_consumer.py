@@ -1,4 +1,4 @@
-"""SimpleConsumer: each call says what it wants."""
+"""SimpleConsumer: each call names the topic, partition and offset that it is about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 100
 
 @pytest.fixture(scope="module")
 def topic(broker: SuiteBroker) -> str:
-    """Two partitions; the first has COUNT records."""
+    """A topic of two partitions, of which the first has COUNT records."""
     name = broker.new_topic(2)
     producer = OtherProducer({"bootstrap.servers": broker.address})
     for number in range(COUNT):
@@ -48,7 +48,7 @@ def test_offsets_and_what_is_beyond_them(broker: SuiteBroker, topic: str) -> Non
 
 
 def test_offsets_before_a_time(broker: SuiteBroker) -> None:
-    """The beginnings of files, as far as brokers tell of them; else of the first record from that time on."""
+    """The answer is the base offsets of files, if the broker tells them; else the first offset from that time on."""
     start, later = 1_600_000_000_000, int(time.time() * 1000) + 3_600_000
     topic = broker.new_topic(1, {"segment.bytes": "2000"} if broker.lists_files else {})
     with broker.producer() as producer:

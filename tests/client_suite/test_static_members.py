@@ -16,7 +16,7 @@ LASTING = {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 300}
 
 
 class Counting(RebalanceListener):
-    """How often partitions came and went."""
+    """Counts how often partitions were assigned and revoked."""
 
     def __init__(self) -> None:
         self.changes = 0

@@ -1,4 +1,4 @@
-"""The clients: how each one's driver is built and started, and what it is known not to do."""
+"""The clients: how each one's driver is built and started, and what the client is known not to do."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Client:
     prepare: Callable[[], list[str]]
     codecs: tuple[str, ...] = CODECS
     assignors: tuple[str, ...] = ()
-    """Those that the driver can be told to take; with them it can be told to have static members too."""
+    """The assignors that the driver can be told to use. A client with some can have static members too."""
     lacks: dict[str, str] = field(default_factory=dict)
     """Scenarios that this client cannot do, with the reason. The list only gets shorter."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the driver whatever the scenario: which generation of brokers the client takes this one for."""
+    """Arguments for the driver in every scenario, such as the broker's version that the client is to assume."""
     is_old: bool = False
-    """It speaks as clients of before Kafka 0.11 did: messages of magic 0 and 1, without headers."""
+    """It speaks like clients before Kafka 0.11: messages of magic 0 and 1, without headers."""
 
     def start(self, scenario: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -112,7 +112,7 @@ def console_tools(version: str) -> Callable[[], list[str]]:
 
 
 def node_packages(source: Path) -> Path:
-    """The node_modules of a folder with a package.json; installed once for each version of that."""
+    """Return the node_modules of a folder with a package.json; installed once for each content of that file."""
     target = maven.cache_directory() / "compat" / source.name
     wanted, installed = source / "package.json", target / "package.json"
     with maven.making(target):
@@ -191,7 +191,7 @@ NO_TIMES = "it knows no lookup by time"
 
 
 def kafka_python_of(version: str, api_version: tuple[int, ...]) -> Client:
-    """kafka-python that takes the broker for an older one."""
+    """kafka-python that is told that the broker is older."""
     number = ".".join(map(str, api_version))
     return Client(
         f"kafka-python-{version[:3]}-for-{number}",
@@ -204,7 +204,7 @@ def kafka_python_of(version: str, api_version: tuple[int, ...]) -> Client:
 
 
 def librdkafka_of(broker_version: str) -> Client:
-    """librdkafka that is told not to ask for versions, but to believe this; from 0.10 on it asks all the same."""
+    """librdkafka that is told the broker's version instead of asking for it; from 0.10 on it asks all the same."""
     return Client(
         f"confluent-for-{broker_version}",
         lambda: [sys.executable, str(HERE / "confluent" / "driver.py")],
@@ -235,7 +235,7 @@ def pykafka_of(broker_version: str) -> Client:
 
 
 def console_of_0_9(language: str, lacks: dict[str, str], **settings: Any) -> Client:
-    """The command line tools of Kafka 0.9, with its clients in that language."""
+    """The command line tools of Kafka 0.9, with its Scala or its Java clients."""
     always = {
         "nulls": "a command line cannot tell null from empty",
         "limits": "its errors are lines of a log",

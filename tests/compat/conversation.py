@@ -16,7 +16,7 @@ def answer(found: Json) -> None:
 
 
 def converse(known: dict[str, Callable[[Json], Json | None]], errors: type[Exception]) -> Json:
-    """Does each step; an error of the client library is an answer too."""
+    """Do each step and print its answer; an error of the client library is an answer too."""
     while line := sys.stdin.readline():
         step = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""Asks a broker about one group of the newer protocol, and keeps what it says and stores in words to be compared."""
+"""Asks a broker about one group of the newer protocol, and keeps its answers and records as comparable text."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ R = M.ConsumerGroupHeartbeatRequest
 
 
 class Asker:
-    """Asks one broker and keeps what it says, in words that are the same for both."""
+    """Asks one broker about one group, and keeps its answers in words that are the same for both brokers."""
 
     def __init__(self, broker: BrokerProcess, ids: dict[str, bytes], group: str):
         self.broker, self.ids, self.group = broker, ids, group
         self.said: list[object] = []
         self.epochs: dict[str, int] = {}
         self.named: dict[str, str] = {}
-        """What member ids that the broker made are called."""
+        """Names in the place of member ids that the broker made."""
         self.described = ""
         self.client = WireClient("127.0.0.1", broker.port, timeout_s=20)
 
@@ -58,7 +58,7 @@ class Asker:
         return answer
 
     def beat(self, member: str, epoch: int | None = None, version: int = 1, **fields: Any) -> Any:
-        """A heartbeat, in the epoch that the member was last told unless another is given."""
+        """Send a heartbeat, with the epoch that the member was last told unless another is given."""
         owned = fields.pop("owned", None)
         if owned is not None:
             owned = [R.TopicPartitions(topic_id=self.ids[name], partitions=list(of)) for name, of in owned.items()]
@@ -88,7 +88,7 @@ class Asker:
         return answer
 
     def configure(self, *changes: tuple[str, int, str | None], group: str | None = None, check: bool = False) -> Any:
-        """IncrementalAlterConfigs for the group."""
+        """Change settings of the group with IncrementalAlterConfigs."""
         I = M.IncrementalAlterConfigsRequest  # noqa: E741
         configs = [I.AlterableConfig(name=name, config_operation=how, value=value) for name, how, value in changes]
         name = self.group if group is None else group
@@ -97,7 +97,7 @@ class Asker:
         return self.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)
 
     def configs(self, group: str | None = None) -> dict[str, str]:
-        """DescribeConfigs for the group: values by name. Kafka 4 has settings of other kinds of groups, too."""
+        """Return the group's settings by name (DescribeConfigs). Kafka 4 has settings of other kinds of groups, too."""
         D = M.DescribeConfigsRequest
         resource = D.DescribeConfigsResource(
             resource_type=GROUP, resource_name=self.group if group is None else group, configuration_keys=None
@@ -113,7 +113,7 @@ class Asker:
         return {config.name: config.value for config in result.configs}
 
     def configured(self, **values: str) -> None:
-        """Waits until the group has these settings, by the last words of their names: Kafka answers earlier."""
+        """Wait until the group has these settings, named by the last words of their names: Kafka answers earlier."""
         wanted = {f"consumer.{name.replace('_', '.')}": value for name, value in values.items()}
         self.until(lambda: wanted.items() <= self.configs().items())
         self.said.append(self.described)
@@ -129,7 +129,7 @@ class Asker:
         return {member.member_id for member in answer.groups[0].members}
 
     def stored(self) -> list[str]:
-        """The records of the group, in order."""
+        """Return the records of the group, in order."""
         found = []
         offset = 0
         while True:
@@ -177,7 +177,7 @@ class Asker:
 
 
 def in_order(records: list[str]) -> list[str]:
-    """Targets of one epoch are in an order of their own in Kafka, which puts several changes into one batch too."""
+    """Sort target records that follow each other: Kafka has them in an order of its own, several changes in a batch."""
     ordered: list[str] = []
     targets: list[str] = []
     for record in records:
@@ -201,7 +201,7 @@ def offsets_told(a: Asker, member_id: str | None, epoch: int, *partitions: int, 
 
 
 class Transaction:
-    """An open transaction with the offsets of the group in it."""
+    """An open transaction that has offsets of the group."""
 
     def __init__(self, a: Asker):
         self.a, self.id, self.number = a, f"of-{a.group}", 10

@@ -9,7 +9,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def record(i: int, size: int, nulls: bool, headers: bool) -> tuple[bytes | None, bytes | None, Headers]:
-    """Key, value and headers of record `i`."""
+    """Return key, value and headers of record `i`."""
     digest = hashlib.sha256(b"%d" % i).hexdigest().encode()
     prefix = b"%d:" % i
     value = (prefix + digest * (size // len(digest) + 1))[:size]
@@ -21,7 +21,7 @@ def record(i: int, size: int, nulls: bool, headers: bool) -> tuple[bytes | None,
 
 
 def fingerprint(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> int:
-    """What one record adds to the checksum."""
+    """Return what one record adds to the checksum."""
     text = [b"~" if key is None else key, b"\n", b"~" if value is None else value, b"\n"]
     for name, content in headers:
         text += [name.encode(), b"=", b"~" if content is None else content, b"\n"]
@@ -29,5 +29,5 @@ def fingerprint(key: bytes | None, value: bytes | None, headers: Iterable[tuple[
 
 
 def checksum(first: int, count: int, size: int, nulls: bool, headers: bool) -> str:
-    """Checksum of records first .. first + count - 1."""
+    """Return the checksum of records first .. first + count - 1."""
     return str(sum(fingerprint(*record(i, size, nulls, headers)) for i in range(first, first + count)) % 2**64)

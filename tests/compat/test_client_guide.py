@@ -1,5 +1,7 @@
-"""Every block of Python in docs/CLIENT.md, run as it stands there, but for the address: with the blocks before it in
-its section, against a broker of its own that has nothing yet."""
+"""Every block of Python in docs/CLIENT.md runs as it is written, except for the address.
+
+A block runs after the blocks before it in its section, against a new, empty broker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client and a cluster of three Apache Kafkas whose brokers die, stand still and come back under it."""
+"""The client and a cluster of three Apache Kafkas whose brokers die, stand still and come back while it works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster() -> Iterator[KafkaCluster]:
 
 
 class Running:
-    """`work(running)` again and again in a thread until the end; what it raises is raised there."""
+    """Calls `work(running)` again and again in a thread until the end, which raises what `work` has raised."""
 
     def __init__(self, work: Callable[[], None]):
         self._work = work
@@ -59,7 +59,7 @@ class Running:
 
 
 def read_all(cluster: KafkaCluster, topic: str, **options: Any) -> dict[int, list[int]]:
-    """Every number in the topic, by partition, in order."""
+    """Return every number in the topic, by partition, in order."""
     found: dict[int, list[int]] = defaultdict(list)
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", **options) as consumer:
         partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
@@ -74,7 +74,7 @@ def read_all(cluster: KafkaCluster, topic: str, **options: Any) -> dict[int, lis
 
 
 def trouble(cluster: KafkaCluster, topic: str) -> None:
-    """The leader of partition 0 is killed, then another one pauses, then one is stopped in order."""
+    """Kill the leader of partition 0, then pause another broker, then stop one cleanly."""
     first = cluster.leader(topic)
     cluster.nodes[first].kill()
     time.sleep(AWAY_S)
@@ -171,7 +171,7 @@ def test_transactions_go_on_when_their_coordinators_change(cluster: KafkaCluster
 
 
 class Copier:
-    """Reads, writes and commits in one transaction; begins anew after what a transaction may fail with."""
+    """Reads, writes and commits in one transaction; begins anew after an error that a transaction may fail with."""
 
     def __init__(self, cluster: KafkaCluster, source: str, target: str):
         self.cluster = cluster
@@ -217,7 +217,7 @@ class Copier:
 
 
 class Balancer(DroppingProxy):
-    """Each connection goes to the next of `ports`."""
+    """A load balancer: each connection goes to the next of `ports`."""
 
     def __init__(self, ports: Sequence[int]):
         super().__init__()
@@ -245,7 +245,7 @@ def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: KafkaCluster) -> 
 
 
 def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: KafkaCluster) -> None:
-    """KIP-392: once it has been told, it asks nobody else."""
+    """KIP-392: once the leader has named the replica, the consumer fetches from no other."""
     topic = "in-racks"
     cluster.create_topic(topic, PARTITIONS)
     with (

@@ -17,7 +17,7 @@ from tests.kit.broker import BrokerProcess, free_port
 
 
 def often(client: Client) -> Any:
-    """One C and one Java client with every `make test`, the others with `make test-all`."""
+    """Return a client's marks: one C and one Java client run with each `make test`, others with `make test-all`."""
     return () if client.name in ("confluent", "java-4.3") else pytest.mark.slow
 
 
@@ -41,7 +41,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 ASK = ("confluent", "java-4.3", "java-3.9")
-"""Those that push metrics to brokers which want some."""
+"""Clients that push metrics to brokers that want some."""
 
 
 def can(client: Client, scenario: str) -> None:
@@ -110,7 +110,7 @@ def test_headers_and_null_keys_and_values_come_back(client: Client, broker: Brok
 
 
 def form_a_group(client: Client, broker: BrokerProcess, assignor: str | None, static: bool) -> None:
-    """Two members, one after the other and then both; every record is read and the offsets committed."""
+    """Run two members, one after the other and then both; every record is read and its offset committed."""
     count = 20_000
     topic = create_topic(broker, 4)
     client.run("produce", **produce_arguments(broker, topic, count=count))
@@ -135,7 +135,7 @@ def test_a_group_works_with_every_assignor(client: Client, assignor: str, broker
 
 @pytest.mark.parametrize("client", STATIC, ids=lambda client: client.name)
 def test_a_group_of_static_members_rebalances_when_a_session_ends(client: Client, broker: BrokerProcess) -> None:
-    """A static member does not say that it leaves: the other one takes over when its session is over."""
+    """A static member leaves without saying so: the other one takes over once its session has ended."""
     form_a_group(client, broker, None, static=True)
 
 
@@ -194,7 +194,7 @@ def test_a_producer_goes_on_through_a_restart_of_the_broker(client: Client) -> N
     "client", [pytest.param(one, marks=often(one), id=one.name) for one in CLIENTS if one.name in ASK]
 )
 def test_a_client_that_offers_its_metrics_is_told_once_that_none_are_wanted(client: Client) -> None:
-    """KIP-714: it pushes nothing, so that no connection is closed for a request that is not served."""
+    """KIP-714: the client pushes nothing then, so no connection is closed for a request that is not served."""
     port = free_port()
     with new_broker({"kbroker.http.address": f"127.0.0.1:{port}"}) as broker:
         topic = create_topic(broker, 1)

@@ -19,7 +19,7 @@ Run = Callable[..., bytes]
 
 @pytest.fixture(scope="module", params=[KafkaInMemory, Kafka4InMemory], ids=lambda kind: kind.version)
 def kbroker(request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Runs a command against a Kafka; what it prints."""
+    """A function that runs a command against a Kafka and returns what it prints."""
     with request.param({"group.initial.rebalance.delay.ms": 0}) as kafka:
 
         def run(*words: str, stdin: bytes = b"", code: int = 0) -> bytes:
@@ -33,7 +33,7 @@ def kbroker(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture
 def topic(kbroker: Run) -> str:
-    """With records of any year."""
+    """A topic that keeps records of any age."""
     name = f"t-{uuid4().hex[:12]}"
     kbroker("topics", "create", name, "--partitions", "2", "--config", "retention.ms=-1")
     return name

@@ -1,4 +1,4 @@
-"""A consumer connector in one group with consumers of Kafka 0.8.2, of a kbroker and of an old Kafka."""
+"""A consumer connector in one group with consumers of Kafka 0.8.2, on a kbroker and on an old Kafka."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def reading(old: Old, topic: str, group: str) -> Reading:
 
 
 def owners(old: Old, group: str, topic: str) -> set[str]:
-    """Who shares the topic, once each partition has an owner."""
+    """Return the consumers that share the topic, once each partition has an owner."""
     found = old.owners(group, topic)
     return {owner.rpartition("-")[0] for owner in found.values()} if len(found) == PARTITIONS else set()
 
@@ -157,8 +157,11 @@ KAFKA_0_8 = "org.apache.kafka:kafka_2.11:0.8.2.2"
 
 
 class JavaMember(PrintingProcess):
-    """Not the console consumer: that one ends at once when it is to read from the beginning and its group has offsets,
-    and otherwise leaves out what a partition without an offset has already."""
+    """A consumer of Kafka 0.8.2 that is not the console consumer.
+
+    That one ends at once if it is to read from the beginning and its group has offsets; otherwise it skips the records
+    that are already in a partition without an offset.
+    """
 
     def __init__(self, old: Old, folder: Path, topic: str, group: str, name: str):
         settings = {
@@ -173,7 +176,7 @@ class JavaMember(PrintingProcess):
 
 
 class Flow:
-    """Numbers are sent without end while the context lasts. Those below `sent` are in the broker."""
+    """Sends numbers without end while the context lasts. The broker has those below `sent`."""
 
     def __init__(self, address: str, topic: str):
         self.sent = 0
@@ -204,11 +207,13 @@ class Flow:
 
 
 def await_one_reader_each(old: Old, topic: str, group: str, flow: Flow, *members: PrintingProcess) -> None:
-    """Returns when these share the topic and have read for a while: each what it owns and that once, all together
-    everything."""
+    """Wait until these members share the topic and each has read for a while from the partitions that it owns.
+
+    Each new record is read once, by the owner of its partition, and together the members read all.
+    """
 
     def owner_nodes() -> dict[int, tuple[str, int]]:
-        """Owner of each partition, and when it became that."""
+        """Return the owner of each partition, and the id of the ZooKeeper transaction that made it the owner."""
         found = {}
         for number in range(PARTITIONS):
             with contextlib.suppress(NoNodeError):
@@ -217,7 +222,7 @@ def await_one_reader_each(old: Old, topic: str, group: str, flow: Flow, *members
         return found
 
     def read() -> list[tuple[str, Given]]:
-        """Who was given what that was sent since all had their share."""
+        """Return the records sent since every member had its share, each with the member that read it."""
         return [(each.consumer_id, record) for each in members for record in each.records if int(record.value) >= first]
 
     def is_read() -> bool:

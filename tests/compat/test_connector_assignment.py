@@ -1,4 +1,4 @@
-"""Who gets which partition: what this client works out, and what Kafka 0.8.2's own assignors do, of the same nodes."""
+"""Who gets which partition: this client's assignment and that of Kafka 0.8.2's own assignors, from the same nodes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
 
 def share(registry: GroupRegistry, strategy: str) -> Assignment:
     def unwatched(_event: object) -> None:
-        """Nobody waits for what comes later."""
+        """A watch that does nothing: later changes do not matter here."""
 
     members, existing = registry.members(unwatched), registry.topics(unwatched)
     partitions = registry.partitions(TOPICS, unwatched)
@@ -90,7 +90,7 @@ def share(registry: GroupRegistry, strategy: str) -> Assignment:
 
 
 def blocks(text: str) -> list[list[str]]:
-    """The answers, each a sorted list of lines."""
+    """Return the answers, each a sorted list of lines."""
     found: list[list[str]] = [[]]
     for line in text.split("\n")[:-1]:
         if line:

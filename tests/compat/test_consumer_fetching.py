@@ -1,4 +1,4 @@
-"""Our consumer reads what Apache Kafka's own producers of every age have written, from the brokers of their time."""
+"""Our consumer reads what Apache Kafka's producers of every age have written, from the brokers of their time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def codecs(kafka: KafkaProcess) -> list[str]:
 
 
 def write_with_its_own_tool(kafka: KafkaProcess, topic: str, codec: str, lines: list[str]) -> None:
-    """kafka-console-producer of that very release; a line is key:value."""
+    """Write with the kafka-console-producer of the same release; a line is key:value."""
     package = "org.apache.kafka.tools" if age(kafka) >= (4,) else "kafka.tools"
     servers = "--bootstrap-server" if age(kafka) >= (2, 5) else "--broker-list"
     command = [

@@ -1,6 +1,6 @@
 """Apache Kafka 4.3 and kbroker are sent the same heartbeats (KIP-848): they answer the same, and store the same.
 
-What differs on purpose is in docs/DEVIATIONS.md; the hash of the topics and times are left out of what is compared.
+Differences on purpose are in docs/DEVIATIONS.md; the hash of the topics and times are not compared.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def offsets_with_member_epochs(a: Asker) -> None:
 
 @story
 def offsets_of_transactions_with_member_epochs(a: Asker) -> None:
-    """Epochs of the past and the future: who has not had the partition since that epoch is a zombie."""
+    """Members commit with earlier and later epochs: one that has not had the partition since that epoch is a zombie."""
     a.join("a", instance_id="i")
     a.join("b")
     a.beat("a", instance_id="i")
@@ -306,7 +306,7 @@ def a_pattern(a: Asker) -> None:
 
 
 def metadata(*owned: int, topic: str = "t") -> bytes:
-    """What a classic consumer says of itself, version 1."""
+    """Return the subscription of a classic consumer, version 1."""
     S = M.ConsumerProtocolSubscription
     partitions = [S.TopicPartition(topic=topic, partitions=list(owned))] if owned else []
     return b"\0\1" + S(topics=[topic], owned_partitions=partitions).encode(1)
@@ -554,8 +554,10 @@ def brokers() -> Iterator[tuple[tuple[BrokerProcess, dict[str, bytes]], tuple[Br
 
 
 def prepare(broker: BrokerProcess) -> dict[str, bytes]:
-    """The topics that the stories are about, by name with their ids; groups are served when this returns, and the topic
-    of transactions is there."""
+    """Make the topics that the stories are about, and return their ids by name.
+
+    Groups are served when this returns, and the topic of transactions exists.
+    """
     with WireClient("127.0.0.1", broker.port) as client:
         C = M.CreateTopicsRequest.CreatableTopic
         topics = [C(name=name, num_partitions=count, replication_factor=1) for name, count in TOPICS.items()]
@@ -574,7 +576,7 @@ def prepare(broker: BrokerProcess) -> dict[str, bytes]:
 
 
 TWO_STEPS = ("a_classic_group_is_upgraded_and_downgraded",)
-"""A member that goes and the change of protocol that follows are two batches, in Kafka one."""
+"""Stories in which kbroker writes two batches, for a leaving member and the change of protocol, and Kafka one."""
 
 
 ERRORS = {
@@ -587,7 +589,9 @@ ERRORS = {
     "OffsetFetch": {"STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "UNSTABLE_OFFSET_COMMIT"},
     "TxnOffsetCommit": {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"},
 }  # fmt: skip
-"""What Kafka says in these stories. Not in one: coordinators that load or move, and what needs an authorizer."""
+"""The errors that Kafka gives in these stories, by API. Errors of loading or moving coordinators and of authorizers are
+not among them.
+"""
 TOLD: dict[str, list[object]] = {}
 
 

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848) of the clients that have it, unmodified."""
+"""Groups of the consumer protocol (KIP-848) with unmodified clients that have it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def form_a_group(client: Client, broker: BrokerProcess, **changes: Any) -> str:
-    """Two members, one after the other and then both; every record is read and the offsets committed. The topic."""
+    """Run two members, one after the other and then both; every record is read and committed. Return the topic."""
     topic = create_topic(broker, 4)
     client.run("produce", **produce_arguments(broker, topic, count=COUNT))
     arguments: dict[str, Any] = {
@@ -81,7 +81,7 @@ def test_a_group_of_static_members_rebalances_when_a_session_ends(client: Client
 def test_a_live_group_changes_its_protocol_and_loses_nothing(
     client: Client, protocol: str, left: str, broker: BrokerProcess
 ) -> None:
-    """The one that leaves has joined by the other protocol."""
+    """The member that leaves has joined by the other protocol."""
     topic = form_a_group(client, broker, protocol=protocol)
     with WireClient("127.0.0.1", broker.port) as asked:
         groups = asked.call(ApiKey.LIST_GROUPS, 5, M.ListGroupsRequest()).groups
@@ -89,7 +89,7 @@ def test_a_live_group_changes_its_protocol_and_loses_nothing(
 
 
 class Members:
-    """Consumers of one group in this process, each of one protocol; what they read is kept."""
+    """Consumers of one group in this process, each of one protocol; the records that they read are kept."""
 
     def __init__(self, broker: BrokerProcess, topic: str):
         self.broker, self.topic = broker, topic
@@ -114,7 +114,7 @@ class Members:
         self.alive.pop(name).close()
 
     def until_shared(self, count: int) -> None:
-        """Polls until every partition is somebody's, everybody has some, and `count` records were read."""
+        """Poll until every partition has an owner, every member owns some, and `count` records were read."""
         deadline = time.monotonic() + 60
         while True:
             for member in self.alive.values():

@@ -73,7 +73,7 @@ def _printed(command: Sequence[str], data: Path) -> str:
 
 
 def normal(text: str) -> list[str]:
-    """Kafka prints partitions of a transaction in the order of a hash set."""
+    """Sort the partitions of a transaction, which Kafka prints in the order of a hash set."""
 
     def in_order(match: re.Match[str]) -> str:
         return f"partitions=[{','.join(sorted(match[1].split(',')))}]"

@@ -1,4 +1,4 @@
-"""Random histories of Fetch: Apache Kafka 3.9 answers as the model does that our unit tests compare with."""
+"""Random histories of Fetch: Apache Kafka 3.9 answers as the model that our unit tests compare with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Apache Kafka 3.9 and kbroker are asked the same about groups and answer the same; each reads what the other stores.
 
-What differs on purpose is in docs/GROUPS.md, and left out here: the first FindCoordinator of all, and coordinators of
+Differences on purpose are in docs/GROUPS.md. Not compared are the very first FindCoordinator, and coordinators of
 transactions and share groups.
 """
 
@@ -32,7 +32,7 @@ SETTINGS = {"offsets.topic.num.partitions": 3, "group.max.size": 3}
 
 
 def prepare(broker: BrokerProcess) -> None:
-    """The topics that the questions are about."""
+    """Make the topics that the questions are about."""
     create = M.CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=1)
     with WireClient("127.0.0.1", broker.port) as client:
         client.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[create], timeout_ms=10_000))
@@ -58,7 +58,7 @@ def brokers() -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
 
 
 class Asker:
-    """Asks one broker and keeps what it says, with ids that are made up at random given names."""
+    """Asks one broker and keeps its answers, with names in the place of random ids."""
 
     def __init__(self, broker: BrokerProcess, group: str):
         self.broker = broker
@@ -72,7 +72,7 @@ class Asker:
         return answer
 
     def name(self, member_id: str) -> str:
-        """Gives a member id its name in what is compared; returns the id."""
+        """Give a member id its name in the comparison; return the id."""
         self.ids.setdefault(member_id, f"<member {len(self.ids)}>")
         return member_id
 
@@ -330,7 +330,7 @@ def test_both_answer_the_same(brokers: tuple[BrokerProcess, BrokerProcess], name
 
 # --- what is stored ------------------------------------------------------------------------------------------
 def stored(broker: BrokerProcess) -> list[tuple[bytes, bytes | None]]:
-    """Keys and values of everything in `__consumer_offsets`, partition by partition."""
+    """Return keys and values of all records in `__consumer_offsets`, partition by partition."""
     found = []
     R = M.FetchRequest
     with WireClient("127.0.0.1", broker.port) as client:
@@ -345,7 +345,7 @@ def stored(broker: BrokerProcess) -> list[tuple[bytes, bytes | None]]:
 
 
 def remade(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
-    """A record read by our reader and written again by our writer."""
+    """Return a record after our reader has read and our writer written it again."""
     about = records.decode_key(key)
     if isinstance(about, OffsetKey):
         again = records.offset_key(*about)
@@ -404,7 +404,7 @@ def test_groups_that_kafka_stored_are_replayed(brokers: tuple[BrokerProcess, Bro
 
 
 def tool(*arguments: str) -> str:
-    """What one of Kafka's own tools prints."""
+    """Return what one of Kafka's own tools prints."""
     command = [*java(KafkaInMemory.classpath()), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The console and admin tools of Apache Kafka, unmodified, of 3.9 and of 4.3: what their users type works."""
+"""The unmodified console and admin tools of Apache Kafka 3.9 and 4.3: what their users type works."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IN_PACKAGES = {"ConsoleConsumer": f"{TOOLS}.consumer", "ConsumerGroupCommand": f
 
 
 class Tools:
-    """Kafka's tools of one version, each run in a virtual machine of its own as the scripts in bin/ do."""
+    """Kafka's tools of one version, each run in its own JVM as the scripts in bin/ do."""
 
     def __init__(self, version: str, broker: BrokerProcess, folder: Path):
         self.version, self.broker, self.folder = version, broker, folder
@@ -50,7 +50,7 @@ class Tools:
         return [*command, *map(str, arguments)]
 
     def run(self, tool: str, *arguments: object, stdin: str = "") -> str:
-        """What it prints; it must succeed."""
+        """Run a tool, which must succeed, and return what it prints."""
         done = self.attempt(tool, *arguments, stdin=stdin)
         assert done.returncode == 0, f"{tool} {arguments}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -79,7 +79,7 @@ def topic() -> str:
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Rows of what a tool prints with a line of headings."""
+    """Return the rows of a tool's output below its line of headings."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     heading = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
     return [dict(zip(lines[heading], line, strict=False)) for line in lines[heading + 1 :]]

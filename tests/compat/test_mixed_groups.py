@@ -31,11 +31,11 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 class Member(ABC):
-    """Somebody else's, who reads and commits."""
+    """A consumer of somebody else's library, which reads and commits."""
 
     @abstractmethod
     def leave(self) -> set[tuple[int, int]]:
-        """What it has read."""
+        """Leave the group; return (partition, offset) of the records that it has read."""
 
 
 class JavaMember(Member):
@@ -96,7 +96,7 @@ def member_of(name: str, arguments: dict[str, Any]) -> Member:
 
 
 class Kept(RebalanceListener):
-    """Counts what was taken away."""
+    """Counts the partitions that were revoked."""
 
     def __init__(self) -> None:
         self.revoked = 0
@@ -106,7 +106,7 @@ class Kept(RebalanceListener):
 
 
 class Mixed:
-    """One of ours and somebody else's."""
+    """A group of one of our consumers and one of somebody else's."""
 
     def __init__(self, broker: BrokerProcess, assignor: str, *, static: bool = False, protocol: str = "classic"):
         self.topic = create_topic(broker, PARTITIONS)
@@ -159,7 +159,7 @@ class Mixed:
         self.read |= {(record.partition, record.offset) for record in self.ours.poll(0.1)}
 
     def send(self) -> None:
-        """So many more records, and until all is read and committed by whoever it is."""
+        """Send COUNT more records, and wait until the members have read and committed all."""
         with Producer(bootstrap_servers=self.bootstrap) as producer:
             for number in range(COUNT):
                 producer.send_nowait(self.topic, b"%d" % number, partition=number % PARTITIONS)

@@ -1,4 +1,4 @@
-"""Clients of before Kafka 0.11 and today's read each other's records, whatever the codec."""
+"""Clients before Kafka 0.11 and clients of today read each other's records, with every codec."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nulls(*clients: Client) -> bool:
 def written(
     broker: BrokerProcess, writer: Client, codecs: tuple[str, ...], config: dict[str, str] | None = None, **changes: Any
 ) -> tuple[str, int]:
-    """A topic with records of every codec, written at the same time, and how many they are."""
+    """Write a topic with records of every codec at the same time; return it and the number of records."""
     topic = create_topic(broker, 2, **(config or {}))
     arguments = [
         produce_arguments(broker, topic, first=at * COUNT, count=COUNT, size=SIZE, codec=codec, **changes)
@@ -81,7 +81,7 @@ def test_old_clients_read_each_others_records(old: Client, reader: Client, broke
 
 @pytest.mark.slow
 def test_a_topic_with_another_codec_takes_what_old_clients_send(old: Client, broker: BrokerProcess) -> None:
-    """The broker compresses what it is sent, after it has converted it."""
+    """The broker converts what it is sent, and then compresses it."""
     can(old, "nulls")
     for config in ("gzip", "snappy", "lz4", "uncompressed"):
         topic, count = written(broker, old, old.codecs, {"compression.type": config}, nulls=True)

@@ -1,4 +1,4 @@
-"""A client that takes the broker for one of before Kafka 0.9: where it commits, and what it is told of a log's ends."""
+"""A client that assumes a broker before Kafka 0.9: where it commits, and which ends of a log it is told."""
 
 from __future__ import annotations
 

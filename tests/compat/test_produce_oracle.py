@@ -42,7 +42,7 @@ GOOD = batch(b"a", b"b")
 
 
 def produce(topic: str, *batches: bytes | None, acks: int = 1, transactional_id: str | None = None) -> M.ProduceRequest:
-    """`batches` go to partitions 0, 1, ..."""
+    """Produce `batches` to partitions 0, 1, ..."""
     return M.ProduceRequest(
         acks=acks,
         timeout_ms=1000,
@@ -148,7 +148,7 @@ def create_topics(client: WireClient) -> None:
 
 
 class Broker:
-    """One of the two, and a connection that is made again when it is closed."""
+    """One of the two brokers, with a connection that is made again when it was closed."""
 
     def __init__(self, process: BrokerProcess):
         self.port = process.port
@@ -169,7 +169,7 @@ class Broker:
         return WireClient("127.0.0.1", self.port, timeout_s=3)
 
     def answer(self, version: int, request: M.ProduceRequest) -> Any:
-        """The response as plain values without what may differ, CLOSED, or None where acks=0 goes well."""
+        """Return the response as plain values without what may differ; CLOSED; None if acks=0 goes well."""
         with self.connect() as client:
             client.send(ApiKey.PRODUCE, version, request)
             if request.acks == 0:

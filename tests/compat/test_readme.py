@@ -1,4 +1,4 @@
-"""The README's first messages, as they stand there, but for the port and the directory."""
+"""The README's first messages work as they are written, except for the port and the directory."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def applications(version: str, *places: str) -> Iterator[list[Application]]:
 
 
 def read_counts(broker: BrokerProcess, topic: str, expected: Counter[str]) -> dict[str, list[int]]:
-    """Committed outputs by word, in their order, until there are as many as expected; then a little for more."""
+    """Return the committed outputs by word, in order: wait for as many as expected, then a little longer for more."""
     reader = Consumer(
         {"bootstrap.servers": broker.address, "group.id": "check", "enable.auto.commit": False}
         | {"isolation.level": "read_committed", "fetch.queue.backoff.ms": 5, "log_level": 0}

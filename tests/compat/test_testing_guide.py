@@ -1,4 +1,4 @@
-"""Every block of Python in docs/TESTING.md, run by pytest as it stands there."""
+"""Every block of Python in docs/TESTING.md, run by pytest as it is written."""
 
 from __future__ import annotations
 

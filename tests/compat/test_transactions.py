@@ -1,6 +1,6 @@
 """Transactional clients, unmodified: the scenario `transactions` of tests/compat/README.md with all that have it.
 
-Each step is asked for one by one, so that a second client, a kill or a restart of the broker comes exactly in between.
+The test asks for each step, so that a second client, a kill or a restart of the broker comes exactly between two.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NEWER_GROUPS = [pytest.param(one, id=one.name) for one in NEW if one.name in ("c
 
 
 class Failed(Exception):
-    """The client library says so."""
+    """An error that the client library has raised."""
 
 
 class TransactionalClient(ChildProcess):
-    """One driver that does one step after the other."""
+    """One driver, which is told its steps one by one."""
 
     def __init__(self, client: Client, broker: BrokerProcess):
         command = [*client.prepare(), "transactions", json.dumps({"bootstrap": broker.address})]
@@ -79,13 +79,13 @@ class TransactionalClient(ChildProcess):
         return found
 
     def begin_with(self, topic: str, *values: str) -> None:
-        """A transaction with these values, one in each partition in turn."""
+        """Begin a transaction and send these values, one to each partition in turn."""
         self.ask("begin")
         for number, value in enumerate(values):
             self.ask("send", topic=topic, partition=number % PARTITIONS, value=value)
 
     def read(self, topic: str, count: int, isolation: str = COMMITTED, partitions: int = PARTITIONS) -> list[list[str]]:
-        """By partition; waits for `count` values, and a little for more."""
+        """Return the values by partition: wait for `count` of them, then a little longer for more."""
         asked = {"isolation": isolation, "partitions": partitions, "timeout_s": 30 if count else 1, "more_ms": 300}
         found = self.ask("read", topic=topic, count=count, **asked)["values"]
         return [found[str(partition)] for partition in range(partitions)]
@@ -99,7 +99,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    """One that looks often whether a transaction has timed out."""
+    """A broker that often checks whether a transaction has timed out."""
     with new_broker(SETTINGS) as started:
         yield started
 
@@ -115,7 +115,7 @@ def new_id() -> str:
 
 
 def send_plainly(broker: BrokerProcess, topic: str, partition: int, *values: str) -> None:
-    """By a producer without transactions."""
+    """Send values with a producer without transactions."""
     producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value.encode(), partition=partition)
@@ -226,7 +226,10 @@ def test_members_of_the_newer_protocol_keep_offsets_and_outputs_together(client:
 
 
 def move_twice(client: Client, broker: BrokerProcess, **more: str) -> str:
-    """Moves records twice, the second time in vain; the next member begins where the first has committed. The group."""
+    """Move records in a committed, then in an aborted transaction; the next member goes on behind the committed one.
+
+    Return the group.
+    """
     source, target, group = create_topic(broker, 1), create_topic(broker, 1), f"g-{uuid4().hex[:8]}"
     send_plainly(broker, source, 0, *(f"r{number}" for number in range(9)))
     reading = {"group": group, "source": source, "timeout_ms": 30000, **more}
@@ -263,7 +266,7 @@ def test_undecided_offsets_are_waited_for(client: Client, broker: BrokerProcess)
 
 
 def test_a_client_of_kafka_4_has_an_epoch_for_each_transaction() -> None:
-    """It uses transactions of version 2: nothing is added before it is written to."""
+    """The client uses transactions of version 2: it writes to partitions without adding them first."""
     (client,) = (one for one in NEW if one.name == "java-4.3")
     with new_broker({**SETTINGS, "kbroker.http.address": "127.0.0.1:0"}) as broker:
         source, target, name = create_topic(broker, 1), create_topic(broker, 1), new_id()
@@ -282,7 +285,7 @@ def test_a_client_of_kafka_4_has_an_epoch_for_each_transaction() -> None:
 
 
 def requests(broker: BrokerProcess) -> dict[str, float]:
-    """How many the broker has received, of each API that it was asked for."""
+    """Return how many requests the broker has received, by API."""
     served = re.search(r"on (http://127\.0\.0\.1:\d+)", broker.output)
     assert served is not None, broker.output
     with urllib.request.urlopen(f"{served[1]}/metrics", timeout=30) as answer:
@@ -299,7 +302,7 @@ def epoch_of(broker: BrokerProcess, transactional_id: str) -> int:
 
 @pytest.mark.timeout(600)
 def test_a_broker_that_is_killed_before_any_step_changes_nothing(client: Client) -> None:
-    """Two transactions, the first aborted; the broker is killed before each step of them."""
+    """The broker is killed before each step of two transactions, of which the first is aborted."""
     with new_broker(SETTINGS) as broker:
         topic = create_topic(broker, PARTITIONS)
 
@@ -325,7 +328,10 @@ def test_a_broker_that_is_killed_before_any_step_changes_nothing(client: Client)
 
 @pytest.fixture(scope="module")
 def mixed_topic(broker: BrokerProcess) -> tuple[str, list[list[str]]]:
-    """A topic of many transactions of several producers in small segments, a third aborted, and what is committed."""
+    """Make a topic of many transactions of several producers in small segments, a third of them aborted.
+
+    Return the committed values, too.
+    """
     topic = create_topic(broker, 2, **{"segment.bytes": "16384"})
     names = ["none", "gzip", "snappy", "lz4"]  # what every client reads
     settings = {"bootstrap.servers": broker.address, "linger.ms": 0}

@@ -1,5 +1,4 @@
-"""Clients that look for their brokers in ZooKeeper: the consumers, producers and tools of old Kafkas against a kbroker
-that is registered there."""
+"""Clients that find their brokers in ZooKeeper: consumers, producers and tools of old Kafkas, with a kbroker."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ SETTINGS: dict[str, object] = {"num.partitions": PARTITIONS}
 
 
 class Old:
-    """A ZooKeeper, a kbroker that is registered in it, and the programs of an old Kafka that only know the former."""
+    """A ZooKeeper, a kbroker that is registered in it, and an old Kafka's programs, which only know the ZooKeeper."""
 
     def __init__(self, classpath: str, zookeeper: ZooKeeperProcess, folder: Path):
         self.classpath = classpath
@@ -44,7 +43,7 @@ class Old:
         return [*java(self.classpath, "-Xmx128m"), name, *map(str, arguments)]
 
     def run(self, name: str, *arguments: object, given: str | None = None) -> str:
-        """What it prints on its standard output."""
+        """Run a program and return its standard output."""
         done = subprocess.run(
             self.command(name, *arguments), input=given, capture_output=True, text=True, timeout=120, check=False
         )
@@ -53,7 +52,7 @@ class Old:
 
     @contextlib.contextmanager
     def consumer(self, name: str, group: str, topic: str, *more: str) -> Iterator[Path]:
-        """A consumer of a group, for as long as the context lasts; the file that it prints to."""
+        """Run a consumer of a group for as long as the context lasts; yield the file that it prints to."""
         properties, printed = self.folder / f"{name}.properties", self.folder / f"{name}.txt"
         properties.write_text(
             f"group.id={group}\nconsumer.id={name}\nauto.commit.interval.ms=200\n"
@@ -72,7 +71,7 @@ class Old:
                 process.wait(WAIT_S)
 
     def produce(self, topic: str, values: Sequence[str]) -> None:
-        """Returns when the broker has them: Kafka 0.8.2's producer does not ask for that by itself."""
+        """Produce messages, and return once the broker has them: Kafka 0.8.2's producer does not wait for that."""
         self.run(
             "kafka.tools.ConsoleProducer", "--broker-list", self.broker.address, "--topic", topic, "--sync",
             "--request-required-acks", 1,
@@ -80,7 +79,7 @@ class Old:
         )  # fmt: skip
 
     def owners(self, group: str, topic: str) -> dict[str, str]:
-        """The consumer of each partition, as the consumers have agreed on it."""
+        """Return the consumer of each partition, as the consumers have agreed on it."""
         path = f"/consumers/{group}/owners/{topic}"
         try:
             return {each: self.client.get(f"{path}/{each}")[0].decode() for each in self.client.get_children(path)}
@@ -116,7 +115,7 @@ def await_that(is_so: Callable[[], bool]) -> None:
 
 
 def lines(path: Path) -> list[str]:
-    """Those that are complete."""
+    """Return the complete lines of a file."""
     return path.read_text().split("\n")[:-1]
 
 
@@ -160,7 +159,7 @@ def test_a_group_shares_partitions_and_takes_over_those_of_a_member_that_leaves(
 
 
 def test_a_consumer_sees_topics_and_partitions_that_come_later(old: Old) -> None:
-    """It watches ZooKeeper for both."""
+    """The consumer watches ZooKeeper for both."""
     old.produce("grows", ["before"])
     with old.consumer("watching", "watchers", "grows", "--from-beginning") as printed:
         await_that(lambda: len(old.owners("watchers", "grows")) == PARTITIONS)

@@ -36,9 +36,9 @@ from tests.kit.wire import WireClient
 
 TOPIC = "bits"
 MANY = 48
-"""Partitions for the bits of their files."""
+"""The number of partitions whose files get flips."""
 FEW = 2
-"""Partitions for the bits of the data directory's files, which have a line for each partition."""
+"""The number of partitions for flips in files of the data directory, which have a line for each partition."""
 SECONDS = 20.0
 SETTINGS = {"log.retention.check.interval.ms": 100, "log.cleaner.backoff.ms": 100}
 CONFIGS = {"segment_bytes": 1500, "index_interval_bytes": 200}
@@ -47,7 +47,7 @@ IN_ROOT = (
     checkpoints.LOG_START_OFFSETS,
 )  # fmt: skip
 DELETED_BELOW = 9
-"""In each second partition, as somebody has asked for."""
+"""DeleteRecords has deleted the records below this offset in every second partition."""
 
 Rows = dict[int, list[tuple[int, bytes]]]
 """Offsets and values by partition."""

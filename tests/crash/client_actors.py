@@ -1,7 +1,7 @@
-"""Who is at work in a client round: clients of `kbroker.client` on threads, and what each of them noted.
+"""The actors of a client round: clients of `kbroker.client` on threads, each of which notes what happens to it.
 
-Writers send numbered records in each of the ways there are. Members of groups read them. Movers read, write and commit
-in one transaction. `Ledger` is what they note; client_ledger.py says what of it no broker may answer.
+Writers send numbered records in all ways that a producer has. Members of groups read them. Movers read, write and
+commit in one transaction. They note it in a `Ledger`; client_ledger.py checks for what no broker may answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
 
 
 class Actor(threading.Thread):
-    """Does `work` until `stopping`; what comes out of it is wrong."""
+    """Does `work` until `stopping` is set. An exception that comes out of it is noted as wrong."""
 
     def __init__(self, name: str, address: str, ledger: Ledger):
         super().__init__(name=name, daemon=True)
@@ -83,7 +83,7 @@ class Actor(threading.Thread):
 
 
 class Writer(Actor):
-    """Sends its records to all partitions by turns, in bursts, in one way: send, send_nowait, send_many or asyncio."""
+    """Sends records to all partitions in turn, in bursts, in one way: send, send_nowait, send_many or asyncio."""
 
     def __init__(self, name: str, address: str, ledger: Ledger, way: str, options: dict[str, Any]):
         super().__init__(name, address, ledger)
@@ -120,7 +120,7 @@ class Writer(Actor):
             self.paused.clear()
 
     def burst(self, partition: int) -> range:
-        """The next records; none when there are enough: a broker that starts slowly would never see the end of them."""
+        """Return the next records; none once there are MOST: a slowly starting broker could not keep up with more."""
         first = self.numbers[partition]
         self.numbers[partition] = min(first + BURST, MOST)
         return range(first, self.numbers[partition])
@@ -153,7 +153,10 @@ class Writer(Actor):
         self.note()
 
     def note(self) -> None:
-        """When all is told. A delivery that says nothing, or that it has failed, is wrong: every fault has passed."""
+        """Note what was delivered, at the end.
+
+        A delivery that failed or has no offset is wrong, as every fault has passed.
+        """
         self.ledger.sent[self.name] = list(self.numbers)
         for partition, number, delivery in self.deliveries:
             error = delivery.exception(0)
@@ -172,7 +175,7 @@ class Member(Actor, RebalanceListener):
     def __init__(
         self, name: str, address: str, ledger: Ledger, group: str, options: dict[str, Any], *, forgetful: bool = False
     ):
-        """`forgetful`: it commits what it has not noted yet."""
+        """With `forgetful`, the member makes the mistake to commit records before it has noted them."""
         super().__init__(name, address, ledger)
         self.group = group
         self.forgetful = forgetful
@@ -221,14 +224,14 @@ class Member(Actor, RebalanceListener):
             self.ledger.passed(error)
 
     def kill(self) -> None:
-        """Without a word to the group."""
+        """Stop without leaving the group, as a killed process."""
         self.killed = True
         self.stopping.set()
         self.consumer._thread.stop()
 
 
 class Regretted(Exception):
-    """A mover has thought better of its transaction."""
+    """A mover decides to abort its transaction."""
 
 
 class Mover(Actor):
@@ -263,7 +266,7 @@ class Mover(Actor):
                 self.ledger.passed(error)
 
     def live(self) -> None:
-        """With one producer and one consumer, until the producer cannot go on."""
+        """Work with one producer and one consumer, until the producer cannot go on."""
         own = {"bootstrap_servers": self.address, "client_id": self.name}
         of_group = {"group_id": "movers", "isolation_level": "read_committed", "enable_auto_commit": False}
         of_sender = {"transactional_id": self.name, "transaction_timeout_ms": TRANSACTION_MS, "max_block_ms": 20_000}
@@ -309,7 +312,7 @@ class Mover(Actor):
         moved.is_committed = True
 
     def go_back(self, consumer: Consumer) -> None:
-        """To where its transactions have come to."""
+        """Seek to the offsets that the mover's transactions have committed."""
         assigned = consumer.assignment()
         committed = consumer.committed(assigned)
         for partition in assigned:
@@ -321,7 +324,7 @@ class Mover(Actor):
 
 
 def end(actors: Iterable[Actor], within_s: float, wrong: Callable[[str], None]) -> None:
-    """Stop them, and say who does not end."""
+    """Stop the actors, and note as wrong those that do not end in time."""
     waiting = list(actors)
     for actor in waiting:
         actor.stopping.set()

@@ -1,7 +1,7 @@
-"""What clients were told and have read in a client round, and an obvious model of what it has to be.
+"""What clients were told and have read in a client round, and an obvious check of it.
 
-All that writers were told is stored is there, once and in order, and where they were told; each group has read all of
-it; OUT holds what IN does, once and in order; of a transaction all is there, or nothing.
+All records that writers were told are stored are there, once, in order, and at the offsets they were told. Each group
+has read all of them. OUT has the records of IN, once and in order. Each transaction is there as a whole, or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = 20
 
 
 def value_of(writer: str, number: int) -> bytes:
-    """What a writer sends as its record of that number in a partition."""
+    """Return the value that a writer sends as record `number` of a partition."""
     return b"%s:%d:" % (writer.encode(), number) + b"x" * (number * 7 % 300)
 
 
@@ -33,13 +33,13 @@ class Moved:
     is_aborted: bool = False  #: before the commit was asked for
 
     def value_of(self, value: bytes | None) -> bytes:
-        """What it makes of one it has read: its name goes with it."""
+        """Return the value that it makes of one it has read, with its own name in it."""
         return b"%s|%s" % (self.name.encode(), value)
 
 
 @dataclass
 class Ledger:
-    """Of one round. Any thread may note."""
+    """The ledger of one round. Any thread may note."""
 
     groups: list[str]
     sent: dict[str, list[int]] = field(default_factory=dict)  #: how many in each partition
@@ -71,21 +71,21 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """Records that were sent."""
+        """The number of records that were sent."""
         return sum(map(sum, self.sent.values()))
 
     def missing(self, group: str) -> int:
-        """How many records of IN a group has not read, once all are stored."""
+        """The number of records of IN that a group has not read, assuming that all are stored."""
         with self.lock:
             return self.count - len(self.read[group])
 
 
 Stored = list[list[tuple[int, bytes]]]
-"""Of a topic: offset and value of what is committed, by partition."""
+"""The committed records of a topic: for each partition, offsets and values."""
 
 
 def check(ledger: Ledger, stored_in: Stored, stored_out: Stored) -> list[str]:
-    """What is wrong, with what clients have found to be wrong themselves."""
+    """Return what is wrong, including what clients have noted as wrong themselves."""
     wrong = [*ledger.wrongs, *check_stored(ledger, stored_in), *check_groups(ledger, stored_in)]
     wrong += [*check_moved(stored_in, stored_out), *check_transactions(ledger, stored_out)]
     return wrong[:SHOWN] + ([f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else [])
@@ -111,7 +111,7 @@ def check_stored(ledger: Ledger, stored: Stored) -> list[str]:
 
 
 def described(found: list[int], expected: int) -> str:
-    """How it is not 0, 1, 2, ... up to what is expected."""
+    """Return a text that says how `found` differs from 0, 1, 2, ... `expected` - 1."""
     lost = sorted(set(range(expected)) - set(found))
     twice = sorted(number for number, count in Counter(found).items() if count > 1)
     late = [after for before, after in itertools.pairwise(found) if after < before]

@@ -82,14 +82,14 @@ CODES: dict[str, tuple[str, ...]] = {
     "TxnOffsetCommit": (*COORDINATORS, "UNKNOWN_TOPIC_OR_PARTITION", "ILLEGAL_GENERATION"),
     "EndTxn": (*COORDINATORS, "CONCURRENT_TRANSACTIONS"),
 }
-"""By API: what may be answered instead of doing what was asked, and has to pass."""
+"""API -> error codes that may be answered instead of doing what was asked. Clients have to cope with them."""
 
 MISTAKES = ("no sequences", "careless movers", "forgetful members")
-"""That clients can be told to make, for the round to find them."""
+"""Mistakes that clients can be told to make, which the round must find."""
 
 
 class Round:
-    """A broker behind a proxy, clients, and what is done to them."""
+    """A round: a broker behind a proxy, clients, and the faults that are done to them."""
 
     def __init__(self, broker: BrokerProcess, proxy: FaultProxy, address: str, seed: int, mistake: str | None):
         self.broker, self.proxy, self.address = broker, proxy, address
@@ -143,8 +143,11 @@ class Round:
 
     @contextlib.contextmanager
     def having_nothing_under_way(self) -> Iterator[None]:
-        """Of a Kafka's writers: when it starts it remembers one batch of each producer that its last snapshot has, and
-        takes those before it a second time when their producer begins anew (docs/formats/PRODUCER_SNAPSHOT.md)."""
+        """Hold the writers of an Apache Kafka at a moment when no batch of theirs is under way.
+
+        When Kafka starts, it remembers only one batch of each producer in its last snapshot. It takes earlier batches a
+        second time when their producer sends them again (docs/formats/PRODUCER_SNAPSHOT.md).
+        """
         with contextlib.ExitStack() as stack:
             if isinstance(self.broker, KafkaProcess):
                 for writer in self.writers:
@@ -153,8 +156,11 @@ class Round:
 
     @contextlib.contextmanager
     def having_nothing_open(self) -> Iterator[None]:
-        """Of a Kafka's movers: the end of a transaction that it comes to while it starts is noted as complete without
-        markers where the partitions have no leader yet; the next transaction's marker ends that one too."""
+        """Hold the movers of an Apache Kafka at a moment when no transaction is open.
+
+        If Kafka ends a transaction while it starts, it notes the transaction as complete, but writes no markers to
+        partitions that have no leader yet. The next transaction's marker then ends that transaction too.
+        """
         with contextlib.ExitStack() as stack:
             if isinstance(self.broker, KafkaProcess):
                 for mover in self.movers:
@@ -198,7 +204,7 @@ class Round:
             self.proxy.faults.error(api, self.chance.choice(CODES[api]), self.chance.randint(1, 4))
 
     def exchange_member(self) -> None:
-        """One comes, another one goes or dies."""
+        """Let a new member join, and another one leave or die."""
         member = self.chance.choice(self.members)
         self.members.remove(member)
         self.gone.append(member)
@@ -209,17 +215,17 @@ class Round:
         self.new_member(member.group)
 
     def hold_mover(self) -> None:
-        """Until its group has given its partitions to others, or only for a moment."""
+        """Hold a mover until its group has given its partitions to others, or only for a moment."""
         self.chance.choice(self.movers).hold_s = self.chance.choice((0.1, 0.5, POLL_INTERVAL_MS / 1000 + 1))
 
     def apis(self) -> list[str]:
-        """One or two of each plane."""
+        """Draw one or two data APIs, and two others."""
         data, control = ["Produce", "Fetch"], [each for each in CODES if each not in ("Produce", "Fetch")]
         return self.chance.sample(data, self.chance.randint(1, 2)) + self.chance.sample(control, 2)
 
     # --- the round --------------------------------------------------------------------------------------
     def run(self, steps: int, faults: list[str]) -> list[str]:
-        """What is wrong after so many faults."""
+        """Do `steps` faults, and return what is wrong afterwards."""
         with AdminClient(QUICK | {"bootstrap_servers": self.address}) as admin:  # type: ignore[arg-type]
             for name in (IN, OUT):
                 admin.create_topic(name, PARTITIONS)
@@ -241,7 +247,10 @@ class Round:
         return check(self.ledger, self.read_whole(IN), self.read_whole(OUT))
 
     def settle(self) -> None:
-        """Until groups have read everything, and everything is moved; what is missing after SETTLE_S is found later."""
+        """Wait until groups have read everything and everything is moved, for SETTLE_S at most.
+
+        The check comes later.
+        """
         deadline = time.monotonic() + (SETTLE_S if self.mistake is None else MISTAKE_SHOWS_S)
         while any(self.ledger.missing(group) > 0 for group in self.groups) or self.lag() > 0:
             if time.monotonic() > deadline or self.ledger.wrongs:
@@ -249,14 +258,14 @@ class Round:
             time.sleep(0.1)
 
     def lag(self) -> int:
-        """Records that movers have not committed."""
+        """The number of records that movers have not committed."""
         own: dict[str, Any] = {"bootstrap_servers": self.address, "default_api_timeout_ms": 60_000}
         with AdminClient(QUICK | own) as admin:  # type: ignore[arg-type]
             committed = admin.committed("movers")
         return self.ledger.count - sum(found.offset for found in committed.values())
 
     def read_whole(self, topic: str) -> Stored:
-        """All that is committed, by a client that is not ours."""
+        """Read all committed records with a client that is not ours."""
         consumer = Consumer(
             {"bootstrap.servers": self.address, "group.id": "whole", "enable.auto.commit": False}
             | {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.queue.backoff.ms": 5}
@@ -315,7 +324,7 @@ class Result:
 def run(
     seed: int, *, steps: int = 15, faults: list[str] = FAULTS, kafka: str | None = None, mistake: str | None = None
 ) -> Result:
-    """One round."""
+    """Run one round."""
     address = "127.0.0.1", free_port()
     settings = SETTINGS | {"advertised.listeners": f"PLAINTEXT://{address[0]}:{address[1]}"}
     broker = BrokerProcess(settings)

@@ -35,9 +35,9 @@ TOPICS: dict[str, dict[str, str]] = {
 }
 BROKER_SETTINGS: dict[str, object] = {"log.cleaner.backoff.ms": 200, "log.retention.check.interval.ms": 500}
 KEYS = 100
-"""Of the records of the compacted topic."""
+"""The number of keys in the compacted topic."""
 PRODUCER_ID_BLOCK = 1000
-"""So many ids a broker takes from its store at once: asking for so many makes it take another block."""
+"""Producer ids that a broker takes from its store at once: asking for as many makes it take another block."""
 IDEMPOTENT: dict[str, object] = {"acks": -1, "enable.idempotence": True}
 MOST_IN_FLIGHT = 5000
 STOPPED_SHARE = 0.1
@@ -48,13 +48,13 @@ def is_compacted(topic: str) -> bool:
 
 
 def value_of(name: str, number: int) -> bytes:
-    """What a writer sends as its record of that number."""
+    """Return the value that a writer sends as record `number`."""
     return b"%s:%d:" % (name.encode(), number) + b"x" * (number % 500)
 
 
 @dataclass
 class Acknowledged:
-    """Of one writer in one partition, in the order of the answers."""
+    """The acknowledged records of one writer in one partition, in the order of the answers."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -62,7 +62,7 @@ class Acknowledged:
 
 @dataclass
 class Writer:
-    """One producer in a thread of its own, and what it was told."""
+    """A producer in its own thread, and what it was told."""
 
     name: str
     topic: str
@@ -105,7 +105,7 @@ class Writer:
         of_partition.numbers.append(int(message.value().split(b":")[1]))
 
     def newest_acknowledged(self, partition: int) -> dict[int, tuple[int, int]]:
-        """By the record's key: number and offset."""
+        """Return the newest acknowledged record of each key: number and offset."""
         told = self.acknowledged.get(partition, Acknowledged())
         newest: dict[int, tuple[int, int]] = {}
         for offset, number in zip(told.offsets, told.numbers, strict=True):
@@ -119,7 +119,7 @@ class Writer:
 
 @dataclass
 class Follower:
-    """A group of one that reads a topic and commits what it has read."""
+    """A group with one member that reads a topic and commits what it has read."""
 
     committed: dict[int, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -164,7 +164,7 @@ class Follower:
 
 
 def read_back(address: str, topic: str, partition: int) -> Iterator[Message]:
-    """Every record of a partition; AssertionError when offsets go back, or have a hole where none may be."""
+    """Yield every record of a partition. AssertionError if offsets go back, or have a hole where none may be."""
     reader = Consumer(
         {"bootstrap.servers": address, "group.id": "check", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
     )
@@ -190,7 +190,7 @@ def read_back(address: str, topic: str, partition: int) -> Iterator[Message]:
 
 
 def check(writers: list[Writer], address: str, topic: str, partition: int) -> None:
-    """What was acknowledged is there, and an idempotent producer's records once and in order."""
+    """Check that acknowledged records are there, and those of an idempotent producer once and in order."""
     by_name = {writer.name: writer for writer in writers if writer.topic == topic}
     expected: dict[int, tuple[str, int]] = {}
     if is_compacted(topic):
@@ -224,7 +224,7 @@ def check(writers: list[Writer], address: str, topic: str, partition: int) -> No
 
 
 def new_producer_ids(port: int, count: int) -> list[int]:
-    """What InitProducerId answers `count` producers."""
+    """Return the producer ids that InitProducerId gives to `count` producers."""
     with WireClient("127.0.0.1", port) as client:
         answers = [
             client.call(ApiKey.INIT_PRODUCER_ID, 4, M.InitProducerIdRequest(transactional_id=None))
@@ -240,7 +240,7 @@ def check_producer_ids(given: list[int]) -> None:
 
 
 def run(rounds: int, seed: int, overrides: dict[str, object] | None = None) -> int:
-    """Returns how many records were acknowledged."""
+    """Run rounds, and return the number of acknowledged records."""
     chance = random.Random(seed)
     with BrokerProcess(BROKER_SETTINGS | (overrides or {})) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})

@@ -33,17 +33,17 @@ from tests.kit.logs import TOPIC_ID, ManualClock
 from tests.kit.quick_disk import UnsyncedFileSystem, quick_directory
 
 FLIPS = 1000
-"""After a clean stop, and as many after a kill."""
+"""The number of flips after a clean stop, and also after a kill."""
 OPTIONS = LogOptions(index_interval_bytes=kit.INDEX_INTERVAL)
 CLUSTER_ID = "kb-K3-kraft-or-not-3wA"
 HEAD = struct.Struct(">qi")
 
 Batches = dict[int, bytes]
-"""By base offset."""
+"""The bytes of batches, by their base offset."""
 
 
 def split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Base offsets and bytes of the batches and messages of whatever format; the last one may be cut."""
+    """Yield base offset and bytes of each batch or message, of any format. The last one may be cut."""
     at = 0
     while at + HEAD.size <= len(data):
         base_offset, length = HEAD.unpack_from(data, at)
@@ -52,7 +52,7 @@ def split(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_whole(batch: bytes) -> bool:
-    """What a consumer checks before it looks into a batch."""
+    """Whether a batch passes the checks that a consumer makes before it reads its records."""
     if len(batch) < 26 or len(batch) != HEAD.size + HEAD.unpack_from(batch)[1]:
         return False
     if batch[16] == 2:
@@ -62,24 +62,24 @@ def is_whole(batch: bytes) -> bool:
 
 @dataclass
 class Served:
-    """What a broker that started on a directory serves."""
+    """What a broker serves that was started on a directory."""
 
     refusal: str = ""
-    """Why it did not start."""
+    """Why the broker did not start; empty if it did."""
     batches: dict[TopicPartition, Batches] = field(default_factory=dict)
-    """That pass the check of a consumer."""
+    """The batches that pass the checks of a consumer."""
     failed: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions that cannot be served, in whole or in part, and why."""
     said: str = ""
-    """What it logged."""
+    """What the broker logged."""
     aborted: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
-    """Producer ids and first offsets of what was aborted, by partitions that were served whole."""
+    """Producer ids and first offsets of aborted transactions, for partitions that were served whole."""
     newest: dict[TopicPartition, int] = field(default_factory=dict)
-    """Largest timestamps, likewise."""
+    """Largest timestamps, for partitions that were served whole."""
 
 
 def consume(log: Log, offsets: list[int], served: Served, at: TopicPartition) -> None:
-    """Reads at each of the offsets at which there was a batch once."""
+    """Read at each of the offsets at which there was a batch before the flip."""
     found = served.batches.setdefault(at, {})
     for offset in offsets:
         if not log.log_start_offset <= offset < log.log_end_offset:
@@ -97,7 +97,7 @@ def consume(log: Log, offsets: list[int], served: Served, at: TopicPartition) ->
 
 
 def aborted_in(log: Log) -> Iterator[tuple[int, int]]:
-    """As readers of committed records are told, batch by batch."""
+    """Yield the aborted transactions that a read_committed consumer is told of, batch by batch."""
     offset = log.log_start_offset
     while offset < log.last_stable_offset:
         yield from log.aborted_transactions(offset, 1)
@@ -173,11 +173,11 @@ class Flip:
 
     @property
     def partition(self) -> str:
-        """That it is in, if it is in one."""
+        """The partition that the file belongs to, or an empty string."""
         return "" if self.file.parent == self.root else self.file.parent.name
 
     def batch(self) -> tuple[int, int]:
-        """The base offset of the batch that it is in, and where in it."""
+        """The base offset of the batch with the flip, and the position of the flip in it."""
         position = 0
         for base_offset, batch in split(self.file.read_bytes()):
             if self.position < position + len(batch):
@@ -187,7 +187,7 @@ class Flip:
 
 
 def flips(root: Path, seed: int) -> Iterator[Flip]:
-    """As many in small files as in large ones."""
+    """Yield flips: as many in small files as in large ones."""
     chance = random.Random(seed)
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
     for _ in range(FLIPS):
@@ -203,7 +203,7 @@ def after_kill(root: Path) -> None:
 def judge(
     flip: Flip, good: dict[TopicPartition, Batches], whole: Served, served: Served, where: tuple[int, int] | None
 ) -> None:
-    """`whole`: without a flip. `where`: of a flip in a log, see `Flip.batch`."""
+    """Check what was served. `whole` was served without a flip. `where` is Flip.batch of a flip in a log, else None."""
     if served.refusal:
         assert flip.file.name == directory.META_PROPERTIES, served.refusal
         assert str(flip.root) in served.refusal
@@ -233,7 +233,7 @@ def judge(
 
 
 def names_place(flip: Flip, said: str) -> bool:
-    """Whether a line tells of the file, and of a byte that is not behind the flip."""
+    """Whether a log line says that the file was cut, at a byte that is not behind the flip."""
     found = re.search(rf"{re.escape(str(flip.file))}: cut at byte (\d+) of", said)
     return found is not None and int(found[1]) <= flip.position
 
@@ -271,7 +271,7 @@ def test_a_flipped_bit_is_harmless_or_found_and_costs_no_more_than_it_must(
 
 
 def flips_of(good: Path, root: Path, is_clean: bool) -> Iterator[Flip]:
-    """Each in a directory as it was."""
+    """Yield flips, each in a directory that is as it was without flips."""
     shutil.copytree(good, root)
     if not is_clean:
         after_kill(root)

@@ -10,7 +10,7 @@ from tests.crash.client_rounds import run
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """All that passes is said in the log."""
+    """Keep the client's log quiet: it has a line for every fault."""
     logger = logging.getLogger("kbroker.client")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -42,7 +42,7 @@ def wait_for(what: Callable[[], bool], why: str, timeout_s: float = 60) -> None:
 
 
 def write(broker: BrokerProcess, topic: str, newest: dict[bytes, bytes], rounds: range) -> None:
-    """Every key once a round, acknowledged."""
+    """Write every key once in each round, and wait for the acknowledgements."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "enable.idempotence": True})
     failed: list[KafkaError] = []
 
@@ -61,7 +61,7 @@ def write(broker: BrokerProcess, topic: str, newest: dict[bytes, bytes], rounds:
 
 
 def read(broker: BrokerProcess, topic: str) -> dict[bytes, bytes]:
-    """Every key's last value from the log's start to its end; offsets must rise."""
+    """Read the log from its start to its end, and return each key's last value. Offsets must rise."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader", "auto.offset.reset": "earliest"})
     end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -131,7 +131,7 @@ def test_group_offsets_are_compacted_and_found_again() -> None:
 
 
 class Committers:
-    """One consumer for each group, that only commits."""
+    """A consumer for each group, which only commits."""
 
     def __init__(self, address: str, groups: list[str]):
         self.consumers = {

@@ -1,6 +1,6 @@
 """Real disks that are full, read-only or gone under a real broker: what its clients hear, and that nothing is lost.
 
-Each log directory is a small file system in memory of its own. Needs leave to mount.
+Each log directory is a small file system in memory of its own. The tests need the permission to mount.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def create_topic(admin: AdminClient, name: str, partitions: int, timeout_s: floa
 
 
 class Writer:
-    """Writes to the topic `orders` of one partition, which it makes; knows which numbers were acknowledged."""
+    """Makes the topic `orders` with one partition and writes to it. It knows which numbers were acknowledged."""
 
     def __init__(self, broker: BrokerProcess):
         self.acknowledged: list[int] = []
@@ -91,7 +91,10 @@ def numbers_in(broker: BrokerProcess) -> list[int]:
 
 
 def assert_holds(broker: BrokerProcess, writer: Writer) -> None:
-    """All that was acknowledged, in order. What was not may be there: its producer was told that nobody knows."""
+    """Check that all acknowledged numbers are there, in order.
+
+    Others may be there: their producer was told an error.
+    """
     found = numbers_in(broker)
     assert set(writer.acknowledged) <= set(found)
     kept = set(writer.acknowledged)
@@ -166,7 +169,7 @@ def test_a_broker_that_is_killed_on_a_full_disk_starts_again_when_there_is_space
 
 
 def codes_of(h: History, topic: str, partition_id: int) -> dict[str, int]:
-    """What each API says of a partition."""
+    """Return the error code that each API answers for a partition."""
     produced = h.ask(produce_all({topic: {partition_id: records()}}), version=9)
     fetched = h.ask(fetch([M.FetchRequest.FetchTopic(topic=topic, partitions=[fetch_partition(partition_id, 0)])]), 12)
     listed = h.ask(M.ListOffsetsRequest(replica_id=-1, topics=[offsets_of(topic, [(partition_id, -1)])]), version=5)
@@ -277,7 +280,7 @@ def test_a_directory_that_is_bad_at_the_start_is_back_at_the_next(disks: list[Pa
 def test_without_the_directory_of_the_store_nothing_of_topics_changes_and_the_rest_serves_on(
     disks: list[Path], tmp_path: Path
 ) -> None:
-    """Nor are offsets of before Kafka 0.9 accepted, which are in it. Groups whose partition is elsewhere go on."""
+    """Offsets of clients before Kafka 0.9, which are in the store, are refused. Groups on other directories go on."""
     directories = [disks[0] / "data", disks[1] / "data"]
     with broker_on(tmp_path, *directories) as broker, History(broker.port) as h:
         h.create("orders", 3)  # two in the first directory, so that the topic of offsets goes to the second

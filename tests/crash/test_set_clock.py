@@ -48,7 +48,7 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
 
 
 def open_transaction(broker: Broker) -> tuple[str, confluent_kafka.Producer]:
-    """One that its producer leaves open for longer than it may be."""
+    """Begin a transaction that its producer leaves open for longer than its timeout. Return its id and the producer."""
     name = f"left-{uuid4().hex[:6]}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "transaction.timeout.ms": 1000}

@@ -12,7 +12,7 @@ A, B, OUT = ("in", 0), ("in", 1), ("out", 0)
 
 
 class Story:
-    """A run told step by step; every step takes one unit of time."""
+    """A history that is told step by step. Every step takes one unit of time."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -104,7 +104,7 @@ def lose_a_write(story: Story) -> None:
 
 
 def lose_a_write_behind_a_reader(story: Story) -> None:
-    """No reading to the end is needed where the producer was told an offset below what was read."""
+    """A lost write is found without reading to the end, if its producer was told an offset below what was read."""
     story.history.read_to_end = set()
     lost = story.begin("t4", "third")
     story.send(lost, A, "a9", 2)
@@ -113,7 +113,7 @@ def lose_a_write_behind_a_reader(story: Story) -> None:
 
 
 def tear(story: Story) -> None:
-    """Nobody was told how it ended: a3 is there, its other half in B is not."""
+    """Tear the transaction t3, whose end nobody was told: a3 is there, its other half in B is not."""
     story.send(transaction(story, "t3"), B, "b3", 3)
 
 
@@ -141,7 +141,7 @@ def put_two_at_one_offset(story: Story) -> None:
 
 
 def reorder(story: Story) -> None:
-    """The writer sent a2 first; what it was told is forgotten."""
+    """Read a2 behind a3, though the writer sent it first. What the writer was told is removed."""
     for sent in transaction(story, "t3").sent:
         sent.told = sent.offset = None
     story.history.polls.remove(story.history.polls[2])
@@ -150,7 +150,7 @@ def reorder(story: Story) -> None:
 
 
 def send_backwards(story: Story) -> None:
-    """Two of one aborted transaction: nobody reads them, but the producer was told."""
+    """Give two values of an aborted transaction falling offsets. Nobody reads them, but the producer was told."""
     aborted = story.begin("t4", "third")
     story.send(aborted, B, "b8", 8)
     story.send(aborted, B, "b7", 7)
@@ -170,7 +170,7 @@ def skip_uncommitted(story: Story) -> None:
 
 
 def write_in_a_circle(story: Story) -> None:
-    """One producer's value lies before another's that was acknowledged before it was sent."""
+    """Place a producer's value before another's that was acknowledged before the first one was sent."""
     for name, client, offset in (("t4", "third", 9), ("t5", "fourth", 8)):
         story.send(story.begin(name, client), A, name, offset)
 
@@ -255,7 +255,7 @@ def test_a_fault_of_every_kind_is_planted() -> None:
 
 
 def test_who_saw_one_value_knows_that_all_are_committed() -> None:
-    """And who saw none, that none is: what was made of such a transaction is then no doubled input."""
+    """If no value of a transaction was seen, none is committed, so that its input is no doubled input."""
     story = good()
     unknown = story.begin("m2", "mover 2")
     story.use(unknown, A, 4, "a2")

@@ -28,7 +28,7 @@ PARTITIONS = 3
 GROUP = "movers"
 ABORTED_SHARE = 0.2
 OVERDUE_SHARE = 0.01
-"""Of transactions that are left alone until they have timed out."""
+"""The share of transactions that are left open until they time out."""
 MOST_ERRORS_S = 8.0
 FINISH_S = 25.0
 """Every call of the client library has a shorter timeout."""
@@ -40,7 +40,10 @@ COMMON: dict[str, Any] = {
 
 
 class Client(threading.Thread):
-    """`live` is one life: it returns when the client is to stop, and raises KafkaException when it cannot go on."""
+    """A client.
+
+    `live` is one life: it returns when the client is to stop, and raises KafkaException if it cannot go on.
+    """
 
     def __init__(self, settings: dict[str, Any], name: str, journal: Journal, stop: threading.Event):
         super().__init__(name=name, daemon=True)
@@ -52,7 +55,7 @@ class Client(threading.Thread):
 
     @property
     def full_name(self) -> str:
-        """Of this life: the process may have been started before, and the client in it too."""
+        """The name of the client in this life. Both the process and the client may have been started several times."""
         return f"{self.client_name}.{self.settings['life']}.{self.life}"
 
     def live(self) -> None:
@@ -85,7 +88,7 @@ class Client(threading.Thread):
         return producer
 
     def insist(self, step: Callable[[], object]) -> None:
-        """Again as long as the client library says that this helps."""
+        """Do a step, again as long as the client library says that it can be retried."""
         deadline = time.monotonic() + MOST_ERRORS_S
         while True:
             try:
@@ -127,7 +130,7 @@ class Client(threading.Thread):
         self.journal.write("end", transaction=transaction, outcome="aborted")
 
     def end(self, producer: Producer, transaction: str, step: Callable[[], object], is_wanted: bool) -> bool:
-        """`step`, then the commit if it is wanted; returns whether it was committed."""
+        """Do `step` and then the commit, if it is wanted. Return whether the transaction was committed."""
         try:
             step()
             if is_wanted:
@@ -173,7 +176,7 @@ class Client(threading.Thread):
 
 
 class Writer(Client):
-    """Small transactions over several partitions; some are aborted, some left alone until they time out."""
+    """Writes small transactions over several partitions. Some are aborted, some left open until they time out."""
 
     def live(self) -> None:
         producer = self.new_transactional_producer()
@@ -230,7 +233,7 @@ class EpochWriter(Client):
 
 
 class Plain(Client):
-    """An idempotent producer without transactions, between those of the others."""
+    """An idempotent producer without transactions, which writes between the transactions of the others."""
 
     def live(self) -> None:
         producer = self.new_producer()
@@ -252,7 +255,7 @@ class Plain(Client):
 
 
 class Mover(Client):
-    """Member of a group that makes one output of each input, in one transaction with the offsets of what it read."""
+    """A member of a group that makes one output of each input, in one transaction with the offsets of its input."""
 
     def live(self) -> None:
         producer = self.new_transactional_producer()
@@ -293,8 +296,11 @@ class Mover(Client):
             self.insist(lambda one=one, offset=offset: consumer.seek(TopicPartition(one.topic, one.partition, offset)))
 
     def leave_alone(self, step: Callable[[], object]) -> None:
-        """When connections were lost librdkafka's send_offsets_to_transaction never comes back now and then, whatever
-        its timeout (against Apache Kafka too): then this life is over, and the next one fences it."""
+        """Do a step in another thread, as it may never return.
+
+        After lost connections librdkafka's send_offsets_to_transaction sometimes does not return, whatever its timeout
+        (against Apache Kafka too). Then this life of the client is over, and the next one fences it.
+        """
         failed: list[Exception] = []
 
         def run() -> None:
@@ -331,7 +337,7 @@ class Mover(Client):
 
 
 class Reader(Client):
-    """Reads everything in its order; now and then from somewhere before."""
+    """Reads everything in order, and now and then again from an earlier offset."""
 
     is_committed = True
     isolation = "read_committed"
@@ -354,14 +360,14 @@ class Reader(Client):
 
 
 class DirtyReader(Reader):
-    """read_uncommitted."""
+    """A Reader with read_uncommitted."""
 
     is_committed = False
     isolation = "read_uncommitted"
 
 
 class LyingReader(Reader):
-    """Says that it reads committed values only, and does not: what it sees must be found."""
+    """Claims to be read_committed and is not: the checker must find the anomalies that it sees."""
 
     isolation = "read_uncommitted"
 

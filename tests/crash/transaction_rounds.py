@@ -65,7 +65,7 @@ PROCESSES: list[dict[str, str]] = [
 ]
 COMMITTED_BY = re.compile(rb'"transaction":"([wme]\d+)\.[\d.]+","outcome":"committed"')
 JAVA_GROUP = "java-movers"
-"""Of its own: librdkafka's movers hang now and then, and their group waits for them."""
+"""The Java movers have their own group: librdkafka's movers sometimes hang, and then their group waits for them."""
 JAVA = {"w3": "Writer", "w4": "Writer", "m2": "Mover"}
 JAVA_VERSION = "4.3.1"
 
@@ -78,7 +78,7 @@ def java_command() -> list[str]:
 
 @dataclass
 class ClientProcess:
-    """Some clients and their journal, over several lives."""
+    """A process with some clients, and their journals over its several lives."""
 
     command: list[str]
     clients: dict[str, str]
@@ -87,7 +87,7 @@ class ClientProcess:
     seed: int
     life: int = 0
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """The last of them, and those before it that are held."""
+    """The last process, and earlier ones that are held."""
 
     def start(self) -> None:
         self.life += 1
@@ -113,7 +113,7 @@ class ClientProcess:
         self.running[-1].send_signal(signal.SIGSTOP if on else signal.SIGCONT)
 
     def finish(self) -> list[str]:
-        """Lets them end; says what has not."""
+        """Let the processes end, and return which ones have not."""
         wrong = []
         for process in self.running:
             process.send_signal(signal.SIGCONT)
@@ -132,10 +132,10 @@ class ClientProcess:
 
 
 class Round:
-    """A broker behind a proxy, clients, and what is done to them."""
+    """A round: a broker behind a proxy, clients, and the faults that are done to them."""
 
     def __init__(self, broker: BrokerProcess, proxy: DroppingProxy, folder: Path, seed: int, lies: bool):
-        """`lies`: one reader does, and the clients of version 2 are not there."""
+        """With `lies`, one reader is a LyingReader, and there are no clients of version 2."""
         self.broker, self.proxy, self.folder = broker, proxy, folder
         self.address = f"127.0.0.1:{proxy.port}"
         self.chance = random.Random(seed)
@@ -189,7 +189,7 @@ class Round:
         client.hold(False)
 
     def replace_held_client(self) -> None:
-        """A zombie: it is held, another one takes over its transactional ids, then it goes on."""
+        """Make a zombie: a client is held, another one takes over its transactional ids, then the first one goes on."""
         client = self.chance.choice(self.producing)
         zombie = client.running[-1]
         client.hold(True)
@@ -202,7 +202,7 @@ class Round:
         client.running.remove(zombie)
 
     def run(self, seconds: float, faults: list[str]) -> tuple[History, list[str]]:
-        """The whole round: what the clients wrote, and what went wrong with them."""
+        """Run the whole round. Return the history that the clients wrote, and what went wrong with them."""
         self.create_topics()
         for client in self.clients:
             client.start()
@@ -230,7 +230,7 @@ class Round:
         return history, wrong
 
     def says_something(self) -> bool:
-        """By what the clients that write have noted."""
+        """Whether the writing clients have noted enough committed transactions for the round to say something."""
         noted = b"".join(path.read_bytes() for path in self.folder.glob("[wme]*.jsonl"))
         committed = Counter(name.decode() for name in COMMITTED_BY.findall(noted))
         return committed.total() >= FEWEST and all(committed[name] >= FEWEST_JAVA for name in self.java)
@@ -246,7 +246,10 @@ class Round:
             made.result(30)
 
     def epochs(self) -> dict[str, int]:
-        """Of the transactional ids of Java clients: of version 2, so that each end has brought one."""
+        """The epochs of the Java clients' transactional ids.
+
+        In version 2 each end of a transaction brings a new one.
+        """
         with WireClient("127.0.0.1", self.broker.port) as client:
             asked = M.DescribeTransactionsRequest(transactional_ids=list(self.java))
             states = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
@@ -257,7 +260,7 @@ class Round:
         return [TopicPartition(topic, partition) for topic in (IN, LOG, OUT) for partition in range(PARTITIONS)]
 
     def await_decisions(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Where the last stable offset has not come to the end when every transaction must have timed out."""
+        """Return where the last stable offset is still not the end after every transaction must have timed out."""
         admin = AdminClient({"bootstrap.servers": self.address})
         deadline = time.monotonic() + TIMEOUT_MS / 1000 + 20
         undecided: dict[tuple[str, int], tuple[int, int]] = {}
@@ -278,7 +281,7 @@ class Round:
         return undecided
 
     def read_whole(self) -> list[str]:
-        """Everything that is committed, by one more client; and what groups have committed; says what is undecided."""
+        """Read all committed records with one more client, and the groups' offsets. Return what is undecided."""
         journal = Journal(self.folder / "whole.jsonl")
         consumer = Consumer(
             {"bootstrap.servers": self.address, "group.id": GROUP, "enable.auto.commit": False}
@@ -305,7 +308,7 @@ class Round:
         return [line for group in (GROUP, JAVA_GROUP) for line in self.read_offsets(group, journal)]
 
     def read_offsets(self, group: str, journal: Journal) -> list[str]:
-        """What a group has committed, without what is undecided; says if it does not come to be decided."""
+        """Read a group's committed offsets, waiting for undecided ones. Return those that do not come to be decided."""
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": group, "isolation.level": "read_committed"})
         began = time.monotonic_ns()
         try:
@@ -342,12 +345,12 @@ class Result:
     epochs: dict[str, int]
 
     def ends(self, transactional_id: str) -> int:
-        """What its producers were told, one after the other."""
+        """The number of ends of transactions that the producers of a transactional id were told."""
         of_it = (one for one in self.history.transactions if one.client.startswith(f"{transactional_id}."))
         return sum(one.told is not None for one in of_it)
 
     def count(self, outcome: Outcome) -> int:
-        """Transactions of transactional producers."""
+        """The number of transactions of transactional producers with this outcome."""
         of_them = (one for one in self.history.transactions if not one.client.startswith("p"))
         return sum(one.outcome is outcome for one in of_them)
 
@@ -366,7 +369,7 @@ def run(
     seed: int, *, seconds: float = 8, faults: list[str] = FAULTS, kafka: bool = False, lies: bool = False,
     keep: Path | None = None,
 ) -> Result:  # fmt: skip
-    """One round."""
+    """Run one round."""
     folder = Path(tempfile.mkdtemp(prefix="transactions-"))
     try:
         with DroppingProxy() as proxy:

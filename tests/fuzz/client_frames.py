@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from kbroker._core.client.pump import Pump
 from kbroker._core.client.producer.frame import ProduceFrame
+from kbroker._core.client.pump import Pump
 from kbroker.errors import BadInput
 from kbroker.protocol import messages as M
 from tests.fuzz.program import Program

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kbroker._core.log.compaction.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.log.compaction.dedupe_map import DedupeMap
-from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker._core.log.compaction.segment_copy import copy_segment, feed_map
+from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
 from tests.fuzz.batches import INFLATED_LIMIT, OLD_FORMAT, mend

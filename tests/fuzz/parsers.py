@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.offset_index import (
     count_sane_offsets,
     count_sane_timestamps,
@@ -22,10 +21,11 @@ from kbroker._core.log.offset_index import (
     timestamp_entries,
 )
 from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_segment
+from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.wire.record_batch import (
     batches,
 )
-from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_segment
 from kbroker.config.broker_config import load_config
 from kbroker.config.properties import parse_properties
 from kbroker.errors import BadInput, ConfigError, DiskDamaged, KbrokerError, StorageFailed

@@ -1,4 +1,4 @@
-"""Batches that are not as a producer makes them."""
+"""Batches that differ from what a producer makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 def changed(batch: bytes | bytearray, at: int, value: bytes, *, crc: bool = True) -> bytes:
-    """`batch` with other bytes at a place, and the checksum that belongs to it."""
+    """Return `batch` with `value` at position `at`; with `crc`, its checksum is made right again."""
     made = bytearray(batch)
     made[at : at + len(value)] = value
     if crc:
@@ -44,7 +44,7 @@ def control_batch(
     producer_id: int,
     producer_epoch: int,
 ) -> bytes:
-    """With a record that says anything."""
+    """Return a control batch with one record of any key and value."""
     builder = RecordsBuilder()
     builder.append(timestamp, key, value)
     return builder.build(None, TRANSACTIONAL | CONTROL, base_offset, leader_epoch, producer_id, producer_epoch)

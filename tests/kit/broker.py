@@ -30,7 +30,7 @@ KEPT: list[ReservedPort] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on; nobody else is given it while this process lives."""
+    """Return a free port. It is not given to anybody else while this process lives."""
     KEPT.append(ReservedPort("127.0.0.1"))
     return KEPT[-1].port
 
@@ -73,7 +73,7 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self._lifeline = Lifeline()
         self.ready_s = 0.0
-        """Seconds from exec to the first answered request, of the last start."""
+        """Seconds from exec to the first answered request, in the last start."""
 
     @property
     def address(self) -> str:
@@ -94,11 +94,11 @@ class ServerProcess:
         return (self.folder / "output.txt").read_text(errors="replace")
 
     def command(self) -> list[str]:
-        """What starts it."""
+        """The command that starts the server."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether it serves."""
+        """Whether the server answers requests."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class ServerProcess:
         self.ready_s = time.perf_counter() - started
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code. A server that does not stop in time is killed and the stop fails."""
+        """Stop the server with SIGTERM and return its exit code. If it does not stop in time, kill it and raise."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -128,7 +128,7 @@ class ServerProcess:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the process."""
+        """Kill the server with SIGKILL, as a crash of the process would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -153,7 +153,7 @@ class ServerProcess:
 
 
 class BrokerProcess(ServerProcess):
-    """kbroker."""
+    """A kbroker process."""
 
     def __init__(self, overrides: dict[str, object] | None = None, folder: Path | None = None):
         super().__init__(folder)
@@ -178,11 +178,11 @@ KAFKA_ALONE: dict[str, object] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
 }
-"""What an Apache Kafka without other brokers needs, whatever its mode."""
+"""Settings that an Apache Kafka without other brokers needs in any mode."""
 
 
 class KafkaProcess(BrokerProcess):
-    """Apache Kafka 3.9.1 in KRaft mode as the oracle of answers."""
+    """Apache Kafka 3.9.1 in KRaft mode, whose answers are the reference."""
 
     version = "3.9.1"
     heap = "512m"
@@ -194,7 +194,7 @@ class KafkaProcess(BrokerProcess):
         )
 
     def java(self) -> list[str]:
-        """How its classes are run."""
+        """The command that runs a class of this Kafka, without the class and its arguments."""
         return java(self.classpath(), f"-Xms{self.heap}", f"-Xmx{self.heap}")
 
     def command(self) -> list[str]:

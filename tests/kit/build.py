@@ -13,12 +13,15 @@ CORE = ROOT / "kbroker" / "_core"
 
 
 def python_path() -> str:
-    """PYTHONPATH for programs that begin elsewhere: this tree, then what the tests were begun with."""
+    """PYTHONPATH for programs that start in another directory: this tree, then the PYTHONPATH of the test run."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def source_digest() -> str:
-    """As setup.py computes it for build_info; where the two differ, every test run is refused."""
+    """The digest of the sources, as setup.py computes it for build_info.
+
+    If the two differ, every test run is refused.
+    """
     digest = hashlib.sha256()
     for path in sorted(CORE.rglob("*")):
         if path.suffix in {".pyx", ".pxd", ".h"}:

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the openssl command: an authority, and what it signs."""
+"""Certificates for tests, made by the openssl command: an authority and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Authority:
         )
 
     def issue(self, name: str, alternatives: str = "DNS:localhost,IP:127.0.0.1", password: str = "") -> Path:
-        """The file with key and certificate. `password` encrypts the key."""
+        """Sign a certificate for `name`, and return the file with key and certificate. `password` encrypts the key."""
         locked = ["-passout", f"pass:{password}"] if password else ["-nodes"]
         self._openssl(f"req -newkey rsa:2048 -subj /CN={name} -keyout {name}.key -out {name}.csr", *locked)
         (self.folder / "extensions").write_text(f"subjectAltName={alternatives}\n")

@@ -1,4 +1,4 @@
-"""A process that a test has begun and that does not outlive it."""
+"""A process that a test starts and that does not outlive the test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class ChildProcess:
-    """A context manager, at whose end it is killed."""
+    """A child process as a context manager. It is killed at the end of the context."""
 
     process: subprocess.Popen[Any]
 

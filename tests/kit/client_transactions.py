@@ -25,7 +25,7 @@ def new_id() -> str:
 
 
 def producer_of(broker: Any, version: int = 2, name: str | None = None, **options: Any) -> Producer:
-    """One that has been initialized."""
+    """Return a transactional producer on which init_transactions was called."""
     given = {"bootstrap_servers": address_of(broker), "transactional_id": name or new_id(), **QUICK, **options}
     made = Producer(**given)
     try:
@@ -38,20 +38,20 @@ def producer_of(broker: Any, version: int = 2, name: str | None = None, **option
 
 
 def speak(producer: Producer, version: int) -> None:
-    """Make it believe that the cluster has this version of transactions."""
+    """Make a producer believe that the cluster has this version of transactions."""
     network = producer._background.cluster.network
     network.note_features = lambda answer: None  # type: ignore[method-assign]
     network.features = {"transaction.version": version}
 
 
 def send(producer: Producer, topic: str, *values: str) -> None:
-    """In the partitions in turn."""
+    """Send each value to the next partition, in turn."""
     for number, value in enumerate(values):
         producer.send_nowait(topic, value, partition=number % PARTITIONS)
 
 
 def transact(producer: Producer, topic: str, number: int) -> None:
-    """A transaction with a record in each partition and an offset of a group."""
+    """Commit a transaction with a record in each partition and an offset of a group."""
     producer.begin_transaction()
     send(producer, topic, *[f"{number}"] * PARTITIONS)
     producer.send_offsets_to_transaction({(topic, 0): number + 1}, ConsumerGroupMetadata(f"g-{topic}"), SECONDS)
@@ -59,7 +59,7 @@ def transact(producer: Producer, topic: str, number: int) -> None:
 
 
 def committed(broker: Any, topic: str, timeout_s: float = SECONDS) -> list[list[str]]:
-    """What a reader of committed records finds in each partition, up to their ends."""
+    """Return the values that a read_committed consumer finds in each partition, up to the partition's end."""
     consumer = Consumer(
         {
             "bootstrap.servers": address_of(broker),
@@ -88,7 +88,7 @@ def committed(broker: Any, topic: str, timeout_s: float = SECONDS) -> list[list[
 
 
 def committed_offset(broker: Any, topic: str) -> int:
-    """Of the group of `transact`; waits while a transaction has it."""
+    """Return the offset that `transact` has committed for its group. Wait while a transaction has it pending."""
     consumer = Consumer({"bootstrap.servers": address_of(broker), "group.id": f"g-{topic}"})
     (found,) = consumer.committed([TopicPartition(topic, 0)], SECONDS)
     consumer.close()

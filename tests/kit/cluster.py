@@ -18,7 +18,7 @@ INTERNAL = {"__consumer_offsets": NewTopic("__consumer_offsets", 5, 3, configs={
 
 
 class FullDisk:
-    """A session of a store that can be told that its disk is full: it is read, and nothing is changed."""
+    """A session of a store that can be told that its disk is full: reads work, and changes fail."""
 
     def __init__(self, session: EmbeddedSession):
         self._session = session
@@ -50,7 +50,7 @@ class Cluster:
         return self.topics
 
     def _put_aside(self) -> None:
-        """What a start does with logs that a topic has grown by and lost again, before a crash left them."""
+        """Remove logs of partitions that their topic does not have, as a broker's start does after a crash."""
         for name in self.host.names():
             topic, _, partition_id = name.rpartition("-")
             is_known = topic in self.topics.image.topics

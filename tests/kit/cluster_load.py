@@ -1,4 +1,4 @@
-"""`kbroker load` on a cluster, as a process of its own, and the attempts of its tasks that write at a moment."""
+"""`kbroker load` on a cluster, as a separate process, and the task attempts that are writing at a moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGED = re.compile(r"/_kbload/staging/[^/]+/(\d+)-[0-9a-f]+/")
 
 
 class Attempt:
-    """The process of one, which had a staged file open when it was found."""
+    """The process of a task attempt, which had a staged file open when it was found."""
 
     def __init__(self, process: psutil.Process, unit: int):
         self.process = process
@@ -35,7 +35,10 @@ class Attempt:
 
 
 class ClusterLoad:
-    """A context manager: it does not outlive the block, and may run again. `events`: of Spark."""
+    """A load as a context manager: the process does not outlive the block, and may run again.
+
+    `events`: Spark's events.
+    """
 
     def __init__(self, cluster: SparkCluster, folder: Path, lake: Path, arguments: Sequence[str], **conf: object):
         self.cluster = cluster
@@ -53,19 +56,19 @@ class ClusterLoad:
         return self._log.read_text() if self._log.exists() else ""
 
     def wait(self, timeout_s: float = 240.0) -> int:
-        """Its exit code."""
+        """Wait for the load to end, and return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """The driver and its JVM; executors see later that they are alone."""
+        """Kill the driver and its JVM. The executors notice that later."""
         assert self._process is not None
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def attempts(self) -> Iterator[Attempt]:
-        """Those that write now."""
+        """The attempts that are writing now."""
         for executor in self.cluster.executors():
             try:
                 found = executor.children(recursive=True)
@@ -77,7 +80,7 @@ class ClusterLoad:
                     yield Attempt(process, unit)
 
     def an_attempt(self) -> Attempt:
-        """As soon as one writes."""
+        """Wait until an attempt writes, and return it."""
         found: list[Attempt] = []
 
         def writes() -> bool:
@@ -89,7 +92,7 @@ class ClusterLoad:
         return found[0]
 
     def a_stopped_attempt(self) -> Attempt:
-        """It stands still and has not written all; SIGCONT lets it go on."""
+        """Stop an attempt before it has written everything, and return it. SIGCONT lets it go on."""
         while True:
             found = self.an_attempt()
             found.process.suspend()
@@ -98,7 +101,7 @@ class ClusterLoad:
             found.process.resume()
 
     def folders_of(self, unit: int) -> int:
-        """How many attempts of a unit have begun to write, and are not cleaned up."""
+        """The number of attempts of a unit that have begun to write and are not cleaned up."""
         return len(list(self.lake.glob(f"_kbload/staging/*/{unit:06}-*")))
 
     def __enter__(self) -> Self:
@@ -116,7 +119,10 @@ class ClusterLoad:
 
 
 def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-    """Looking leaves machines time for what is waited for."""
+    """Wait until `condition` is true, with pauses that leave the machine time to work.
+
+    AssertionError after `timeout_s`.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"

@@ -1,4 +1,4 @@
-"""Numbers that meet in one place of a table: what a request names when it wants its reader to search for long."""
+"""Numbers that collide in a hash table. A request that names them would make its reader search for long."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from time import thread_time
 import numpy as np
 
 COUNT = 21_800
-"""Fills a dict of `SLOTS` before it grows: it has at most two thirds of them."""
+"""As many numbers as a dict of `SLOTS` slots takes before it grows: two thirds of them."""
 SLOTS = 1 << 15
 PLAIN = range(1 << 20, (1 << 20) + COUNT)
-"""As many numbers of the same size that do not meet."""
+"""As many numbers of the same size that do not collide."""
 ROTATION = 31
 WORD = 1 << 64
 PRIMES = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x27D4EB2F165667C5
-"""Of the hash of tuples (xxHash)."""
+"""The primes of CPython's hash of tuples (xxHash)."""
 
 
 @cache
 def colliding_in_a_dict() -> tuple[int, ...]:
-    """So many int32 that a dict of them takes the square of their number: an int is its own hash.
+    """Return int32 numbers for which a dict takes time quadratic in their count, as an int is its own hash.
 
-    A key that meets others goes from place to place, first by the bits of its hash, then along a cycle, 5i + 1. Half of
+    A key that collides goes from place to place, first by the bits of its hash, then along the cycle 5i + 1. Half of
     the numbers fill a run of the cycle; the others begin at its first quarter when their bits are used up.
     """
     half = COUNT // 2
@@ -49,7 +49,10 @@ def colliding_in_a_dict() -> tuple[int, ...]:
 
 
 def triples_of_one_hash(count: int) -> list[tuple[int, int, int]]:
-    """An int64, an int16 and an int32 each; a tuple that begins with one triple has the hash of one with any other."""
+    """Return (int64, int16, int32) triples.
+
+    Tuples that begin with different triples and end alike have the same hash.
+    """
     backwards = [pow(prime, -1, WORD) for prime in PRIMES[:2]]
 
     def before(mixed: int, lane: int) -> int:
@@ -69,7 +72,10 @@ def triples_of_one_hash(count: int) -> list[tuple[int, int, int]]:
 
 
 def takes_as_long(act: Callable[[Sequence[int]], object]) -> bool:
-    """Whether `act` takes about as long for numbers that meet as for others: else some twenty times that."""
+    """Whether `act` takes about as long for colliding numbers as for others.
+
+    Else it takes about twenty times as long.
+    """
 
     def shortest_of(numbers: Sequence[int]) -> float:
         times = []

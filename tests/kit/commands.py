@@ -1,4 +1,4 @@
-"""Runs `kbroker` commands against a broker: as processes, as a person calls them, or here, which is quicker."""
+"""Running `kbroker` commands against a broker: as processes, as people do, or in this process, which is faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command_of(*words: str) -> list[str]:
 
 
 def commands_of(address: str) -> Run:
-    """`kbroker("topics", "list")`: a process of its own; its exit code has to be `code`."""
+    """Return a function that runs a command as a process, as `kbroker("topics", "list")`; it must exit with `code`."""
 
     def run(*words: str, stdin: bytes = b"", code: int = 0) -> Done:
         command = command_of(*words, "-b", address)
@@ -38,7 +38,7 @@ def commands_of(address: str) -> Run:
 
 
 def commands_here(address: str) -> Run:
-    """The same in this process, for commands that read no standard input."""
+    """As commands_of, but run commands in this process. For commands that do not read standard input."""
 
     def run(*words: str, code: int = 0) -> Done:
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -66,7 +66,7 @@ def commands_here(address: str) -> Run:
 
 
 def on_a_terminal(words: Sequence[str], typed: bytes = b"") -> tuple[int, str]:
-    """The exit code of a command, and what its terminal shows but for what is typed; `typed` goes in at once."""
+    """Run a command on a terminal, with `typed` as its input. Return its exit code and its output, without the echo."""
     master, slave = pty.openpty()
     attributes = termios.tcgetattr(slave)
     attributes[3] &= ~termios.ECHO

@@ -1,4 +1,4 @@
-"""What a consumer with isolation.level=read_committed makes of what a broker sends it."""
+"""Reading fetched batches as a consumer with isolation.level=read_committed does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.storage.log import Log
 
 
 class AnyBatch(Protocol):
-    """A record batch, or what a message of an older format is told as."""
+    """A record batch, or a message of an older format that looks like one."""
 
     @property
     def info(self) -> BatchInfo: ...
@@ -22,7 +22,7 @@ AnyBatchT = TypeVar("AnyBatchT", bound=AnyBatch)
 
 
 def judged(batches: Iterable[AnyBatchT], aborted: Iterable[tuple[int, int]]) -> Iterator[tuple[AnyBatchT, bool]]:
-    """The batches of a fetch, and whether each was aborted: as Kafka's consumer takes them apart.
+    """Yield the batches of a fetch, and whether each was aborted, as Kafka's consumer decides it.
 
     `aborted` are (producer id, first offset). Batches of a producer are aborted from the first offset of an aborted
     transaction on, until an abort marker of the producer.
@@ -39,7 +39,7 @@ def judged(batches: Iterable[AnyBatchT], aborted: Iterable[tuple[int, int]]) -> 
 
 
 def committed_records(data: bytes, aborted: Iterable[tuple[int, int]], offset: int) -> tuple[list[Record], int]:
-    """The committed records from `offset` on in batches of a fetch, and where to go on."""
+    """Return the committed records from `offset` on in the batches of a fetch, and the offset to go on with."""
     found: list[Record] = []
     for batch, is_aborted in judged(read_batches(data), aborted):
         if not batch.info.is_control and not is_aborted:
@@ -49,7 +49,7 @@ def committed_records(data: bytes, aborted: Iterable[tuple[int, int]], offset: i
 
 
 def read_committed(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
-    """Every committed record from `offset` (the log's start) to the last stable offset."""
+    """Return every committed record from `offset` (None: the log's start) to the last stable offset."""
     offset = log.log_start_offset if offset is None else offset
     found: list[Record] = []
     while offset < log.last_stable_offset:

@@ -15,7 +15,7 @@ ABORT, COMMIT = 0, 1
 
 
 def encode(batch: Batch) -> bytes:
-    """With its codec, and with the maximum timestamp that the records have when none is given."""
+    """Encode a batch with its codec. If it has no max timestamp, that of its records is taken."""
     records = record_batch_model.encode_records(batch.records)
     payload = deflate(batch.attributes & CODEC, records) if batch.attributes & CODEC and batch.records else records
     return record_batch_model.encode_batch(replace(batch, payload=payload))
@@ -49,7 +49,7 @@ def timestamp(batch: Batch, record: Record) -> int:
 
 @dataclass
 class Transactions:
-    """Which batch belongs to an aborted transaction, and which marker ends nothing."""
+    """Finds out which batches belong to an aborted transaction, and which markers end no transaction."""
 
     aborted: list[tuple[int, int]]  # producer id, first offset
     open_aborted: dict[int, bool] = field(default_factory=dict)  # whether data was met
@@ -85,7 +85,7 @@ class Transactions:
 def newest_offsets(
     batches: Iterable[Batch], start_offset: int, capacity: int, aborted: Iterable[tuple[int, int]] = ()
 ) -> tuple[dict[bytes, int], int]:
-    """The newest offset of each key from `start_offset` on, at most `capacity` keys; and the last offset looked at."""
+    """Return the newest offset of each key from `start_offset` on, for `capacity` keys at most; and the last offset."""
     newest: dict[bytes, int] = {}
     latest = -1
     transactions = Transactions(list(aborted))
@@ -112,7 +112,10 @@ def clean(
     producers: dict[int, tuple[int, int]] | None = None,
     aborted: Iterable[tuple[int, int]] = (),
 ) -> list[Batch]:
-    """What is left. `producers` are the living ones: id -> (last data offset or -1, epoch)."""
+    """Return the batches that compaction leaves.
+
+    `producers` are the active ones: id -> (last data offset or -1, epoch).
+    """
     left = []
     transactions = Transactions(list(aborted))
     for batch in batches:

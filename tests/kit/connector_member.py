@@ -1,4 +1,4 @@
-"""A member of a connector's group in a process of its own, to be held, killed, and begun again.
+"""A member of a connector's group in a separate process, which tests hold, kill, and start again.
 
 It prints a line "partition offset value" for each record that it is given; `MemberProcess` starts it.
 """
@@ -34,7 +34,7 @@ def main(topic: str, options: dict[str, Any]) -> None:
 
 
 class PrintingProcess(ChildProcess):
-    """`records` are those that it has printed so far, in all its lives."""
+    """A process that prints records. `records` returns all that it has printed, also before it was started again."""
 
     def __init__(self, folder: Path, consumer_id: str, command: Sequence[str]):
         self.consumer_id = consumer_id
@@ -51,7 +51,7 @@ class PrintingProcess(ChildProcess):
 
     @property
     def records(self) -> list[Given]:
-        """Without the last line, if that is half there."""
+        """The records that were printed, without a last line that is incomplete."""
         lines = [line.split(b" ", 2) for path in self._printed for line in path.read_bytes().split(b"\n")[:-1]]
         return [Given(int(partition_id), int(offset), value) for partition_id, offset, value in lines]
 
@@ -64,7 +64,7 @@ class PrintingProcess(ChildProcess):
 
 
 class MemberProcess(PrintingProcess):
-    """Ours. `consumer.id` is among the options."""
+    """A member with kbroker's client. `options` must have `consumer_id`."""
 
     def __init__(self, folder: Path, topic: str, options: dict[str, Any]):
         consumer_id = f"{options['group_id']}_{options['consumer_id']}"

@@ -19,14 +19,14 @@ QUICK: dict[str, Any] = {
     "reconnect_backoff_ms": 10,
     "fetch_wait_max_ms": 20,
 }
-"""Options with which nothing waits for long."""
+"""Options with short waiting times."""
 
 
 class Reading:
-    """A member of a group and all that its streams have given, in order, while the context lasts."""
+    """A member of a group as a context manager. It keeps all records that its streams have given, in order."""
 
     def __init__(self, topics: Mapping[str, int] | str, **options: Any):
-        """`topics`: streams of each, or a white list for one stream."""
+        """`topics` maps topics to their number of streams, or is a white list for one stream."""
         self.connector = ConsumerConnector(**(QUICK | options))
         self.records: list[tuple[TopicPartition, int, bytes | None]] = []
         self.errors: list[BaseException] = []

@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 class ConsumerMember:
-    """One member and its connection to the coordinator. It gives up and takes what it is told at once."""
+    """One member and its connection to the coordinator. It gives up and takes partitions as soon as it is told to."""
 
     def __init__(self, client: WireClient, group: str, topic: str):
         self.client = client
@@ -64,7 +64,7 @@ class ConsumerMember:
 
 
 def settle(members: list[ConsumerMember], partitions: int) -> None:
-    """Heartbeats of all until they are in one epoch and have all `partitions` between them."""
+    """Send heartbeats of all members until they are in one epoch and have all `partitions` between them."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         beats = [member.send() for member in members]
@@ -77,7 +77,7 @@ def settle(members: list[ConsumerMember], partitions: int) -> None:
 
 
 def time_rebalance(host: str, port: int, topic: str, partitions: int, members: int) -> float:
-    """Seconds from one member's leaving until the others are in one epoch and have all partitions."""
+    """Return the seconds from when one member leaves until the others are in one epoch and have all partitions."""
     group = f"consumers-of-{topic}"
     await_coordinator(host, port, group)
     with ExitStack() as stack:

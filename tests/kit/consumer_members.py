@@ -1,4 +1,4 @@
-"""Topics and assignments for tests of the consumer protocol: ids that can be read."""
+"""Topics and assignments for tests of the consumer protocol, with topic ids that people can read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def topic_id(name: str) -> bytes:
 
 
 class Topics:
-    """The cluster's topics at one moment, by name with their numbers of partitions."""
+    """The cluster's topics at one moment: names and numbers of partitions."""
 
     def __init__(self, **counts: int):
         self.counts = counts

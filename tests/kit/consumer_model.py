@@ -1,4 +1,4 @@
-"""What a consumer sees of a partition's log, slow and obvious: a log is a list of batches with a fate each."""
+"""A slow and obvious model of what a consumer sees of a log: a list of batches, and whether each was aborted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.kit.batches import TRANSACTIONAL, changed, encode_control_batch
 
 @dataclass(frozen=True)
 class LogBatch:
-    """Records at `base_offset + delta`; offsets up to `last_offset` belong to it, whatever compaction has left."""
+    """A batch of records at `base_offset + delta`.
+
+    It covers the offsets up to `last_offset`, also those compacted away.
+    """
 
     base_offset: int
     last_offset: int
@@ -77,7 +80,7 @@ class Log:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
     def end_of_transaction(self, producer_id: int, first_offset: int) -> int:
-        """Where its marker stands."""
+        """The offset of the marker that ends this transaction."""
         return next(
             batch.base_offset
             for batch in self.batches
@@ -88,7 +91,7 @@ class Log:
         return b"".join(batch.encode() for batch in self.batches)
 
     def visible(self, position: int, *, committed: bool, end: int = 2**63 - 1) -> list[Record]:
-        """What is to be delivered of the offsets `position` ... `end` - 1."""
+        """The records with offsets `position` to `end` - 1 that a consumer gets."""
         return [
             record
             for batch in self.batches
@@ -114,7 +117,7 @@ def logs(
     codecs: tuple[int, ...] = tuple(Codec),
     magics: tuple[int, ...] = (2, 2, 1, 0),
 ) -> Log:
-    """Plain batches, transactions of three producers that overlap, and messages of older formats, some compacted."""
+    """Draw a log of plain batches, overlapping transactions of three producers and older messages, some compacted."""
     log = Log()
     open_batches: dict[int, list[int]] = {}
     for _ in range(draw(st.integers(0, max_batches))):

@@ -32,7 +32,7 @@ OPERATIONS = st.one_of(
 
 
 class CoordinationMachine(RuleBasedStateMachine):
-    """Two sessions change the tree; a third, which does not end before the store does, watches it."""
+    """Two sessions change the tree; a third one, which ends only with the store, watches it."""
 
     sessions: list[Store]
     watching: Store
@@ -57,11 +57,11 @@ class CoordinationMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def expire(self, session: Store) -> None:
-        """As the store does with a session that it hears nothing from."""
+        """End a session, as the store does when it hears nothing from it."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Close the store, which delivers what is still on its way."""
+        """Close the store, which delivers all notifications that are still on their way."""
         raise NotImplementedError
 
     def teardown(self) -> None:

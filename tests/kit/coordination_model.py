@@ -1,4 +1,4 @@
-"""A coordination store as a dict: slow, obvious, and without sessions' or threads' troubles."""
+"""A slow and obvious model of a coordination store: a dict, without sessions and threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ModelNode:
 
 @dataclass
 class CoordinationModel:
-    """`multi` returns the changes in order as (kind, path), which is what watches must have seen.
+    """A tree of nodes. `multi` returns the changes in order as (kind, path): what watches must have seen.
 
     `numbers_every_child`: a sequential node's number counts all creations of its siblings, as in ZooKeeper.
     """

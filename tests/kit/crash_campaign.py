@@ -1,4 +1,4 @@
-"""The crash campaign: lives of brokers, cut at any operation, and everything promised checked on what is left.
+"""The crash campaign: lives of brokers are cut at any operation, and all promises are checked on what is left on disk.
 
 One seed is one life, cut at many places. What a cut leaves is recovered, sometimes twice, and sometimes lives on and is
 cut again, in the middle of its recovery too. Same seed, same run.
@@ -35,7 +35,7 @@ CUTS = 10
 
 @dataclass(slots=True)
 class Figures:
-    """What a campaign has done."""
+    """Counts of what a campaign has done."""
 
     seeds: int = 0
     operations: int = 0
@@ -58,7 +58,7 @@ class Figures:
 def run_seed(
     seed: int, cuts: int = CUTS, file_system: type[CrashFileSystem] = CrashFileSystem, *, only: int | None = None
 ) -> Figures:
-    """One life and its cuts. Raises BrokenPromise with everything that is needed to see it again."""
+    """Run one life and its cuts. Raises BrokenPromise with everything that is needed to reproduce it."""
     chance = random.Random(seed)
     plan = Plan.of(chance)
     figures = Figures(seeds=1)
@@ -102,7 +102,7 @@ def _cut(
 
 
 def _positions(life: Life, cuts: int, chance: random.Random) -> list[int]:
-    """Anywhere, but some of them where names are changing."""
+    """Draw positions for the cuts: anywhere, but some where names change."""
     first, last = life.first_position, life.fs.position
     changes = [at + 1 for at in range(first, last) if isinstance(life.fs.journal[at], Rename | Unlink | Link)]
     return sorted(
@@ -121,7 +121,7 @@ def _live_on(
     told: str,
     generation: int,
 ) -> None:
-    """What is left recovers, goes on, and is cut again: in its recovery or later."""
+    """Let a broker recover from what a cut has left and go on, and cut again: in the recovery or later."""
     again = Life(
         disk, life.plan, f"{life.seed} {position}", file_system=type(life.fs),
         catalogue=life.catalogue.carried_over(position),
@@ -134,7 +134,7 @@ def _live_on(
 
 
 class Recovery:
-    """A broker that starts on what a crash has left, and the judgement of it."""
+    """A broker that starts on what a crash has left, and the checks of it."""
 
     def __init__(self, disk: Path, life: Life, position: int, *, killed: bool, figures: Figures):
         self.disk, self.life, self.position, self.killed, self.figures = disk, life, position, killed, figures
@@ -160,7 +160,7 @@ class Recovery:
             self._hold(not wrong, f"{len(wrong)} wrong index entries: {wrong[:1]}")
 
     def _findings(self) -> Iterator[Finding]:
-        """As of one `kbroker verify-log` of all directories. A damaged snapshot stays until one asks for it."""
+        """The findings of `kbroker verify-log`, without those of files that may be damaged, as unused snapshots."""
         # A compacted log may have lost what was unflushed in its middle; names in any order cut holes.
         plan = self.life.plan
         verifier = Verifier(has_gaps=plan.reorder or any(topic.options.compacted for topic in plan.topics))
@@ -207,10 +207,10 @@ class Recovery:
         return log
 
     def _recover_twice(self) -> None:
-        """A second recovery finds nothing to do.
+        """Check that a second recovery changes nothing.
 
-        A damaged snapshot goes when one asks for it, whenever that is. Indexes that were trusted may be made anew:
-        they are right before and after, and not always the same.
+        A damaged snapshot is removed when it is first read, whenever that is. Indexes that were trusted may be made
+        anew: they are right before and after, and not always the same.
         """
         was_unclean = not any(self.disk.glob("*/.kafka_cleanshutdown"))
         trees = []
@@ -236,7 +236,7 @@ class Recovery:
         return check
 
     def _check_groups(self, logs: LogManager, checks: dict[TopicPartition, Check]) -> None:
-        """What groups have committed, by the broker's own replay: nothing is ahead of what was acknowledged."""
+        """Check by the broker's own replay that no committed offset of a group is ahead of what was acknowledged."""
         offsets = checks.get(TopicPartition(GROUP_OFFSETS_TOPIC, 0))
         orders = checks.get(TopicPartition("orders", 0))
         if offsets is None or orders is None:

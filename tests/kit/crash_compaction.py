@@ -23,7 +23,7 @@ COMPACT = LogOptions(segment_bytes=1300, index_interval_bytes=150, compacted=Tru
 
 
 def clean(log: Log, first_dirty_offset: int = 0) -> Cleaned:
-    """Compact what may be of a log, on the caller's thread; without a checkpoint, so that every call begins anew."""
+    """Compact all of a log that may be, on the caller's thread. It uses no checkpoint, so every call begins anew."""
     return clean_log(log, DedupeMap(1 << 14), first_dirty_offset, io_size=700)
 
 
@@ -34,11 +34,11 @@ class CompactionRun:
     home: Path
     seed: int
     written: list[tuple[bytes, bytes | None]] = field(default_factory=list)
-    """By offset: every record ever appended."""
+    """Every record that was ever appended, by its offset."""
     durable: list[tuple[int, int]] = field(default_factory=list)
-    """(position, everything below survives a power cut)"""
+    """(position, offset): from this position on, everything below the offset survives a power cut."""
     cleanings: list[tuple[int, int]] = field(default_factory=list)
-    """The first and the last operation of each."""
+    """The first and the last operation of each cleaning."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -90,7 +90,7 @@ class CompactionRun:
         self._check(position, disk, killed=True)
 
     def check_power_cut_in_recovery(self, position: int, seed: int) -> None:
-        """The power fails again while the log recovers from the first cut."""
+        """Check a log after a second power cut, while it was recovering from the first one."""
         disk = self.home / f"first-{position}-{seed}"
         self.fs.after_power_cut(position, seed, disk)
         fs = CrashFileSystem(disk)

@@ -72,7 +72,10 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Nothing happens on the disk; tells people what the process was at, and dates what is stored elsewhere."""
+    """A journal entry without a change on the disk.
+
+    It says what the process was doing, and dates what is stored elsewhere.
+    """
 
     text: str
 
@@ -92,16 +95,16 @@ def nobody_else(path: str) -> None:
 
 @dataclass
 class CrashFileSystem(RealFileSystem):
-    """Everything the log does to `root`, remembered."""
+    """A real file system that keeps a journal of all operations below `root`."""
 
     root: Path
     fault: Fault = no_fault
     short_writes: random.Random | None = None
-    """Some writes write only a part, as they may."""
+    """If set, some writes write only a part of their data, as POSIX allows."""
     reorder: bool = False
     """Whether names changed in a directory may arrive in any order."""
     after_rename: Callable[[str], None] = nobody_else
-    """Hears of each new name: what other threads do at that moment."""
+    """Called with each new name after a rename, to do what other threads do at that moment."""
 
     passthrough = False
 
@@ -115,7 +118,7 @@ class CrashFileSystem(RealFileSystem):
         self._adopt(str(self.root))
 
     def _adopt(self, directory: str) -> None:
-        """What is there already is on the disk."""
+        """Note everything that is in a directory already as synced."""
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             if entry.is_dir():
                 self.journal.append(Link(entry.path, None))
@@ -130,7 +133,7 @@ class CrashFileSystem(RealFileSystem):
 
     @property
     def position(self) -> int:
-        """How many operations there were."""
+        """The number of operations in the journal."""
         return len(self.journal)
 
     def mark(self, text: str) -> None:
@@ -138,7 +141,7 @@ class CrashFileSystem(RealFileSystem):
             self.journal.append(Mark(text))
 
     def around(self, at: int) -> str:
-        """What was going on at an operation, for people."""
+        """A text for people: what the process was doing at an operation."""
         marks = [each.text for each in self.journal[:at] if isinstance(each, Mark)]
         last = [each for each in self.journal[:at] if not isinstance(each, Mark)][-1:]
         after = re.sub(r"'[^' ]*/([^/]+/[^/]+/[^/]+)'", r"\1", str(last[0]))[:100] if last else "nothing"
@@ -189,7 +192,7 @@ class CrashFileSystem(RealFileSystem):
             self.journal.append(Truncate(self._descriptors[fd], size))
 
     def allocate(self, fd: int, size: int) -> None:
-        """Blocks without content: a power cut cannot tell."""
+        """Allocate blocks. They have no content, so the journal does not note them."""
         with self._lock:
             self._maybe_fail("allocate", fd)
 
@@ -233,12 +236,12 @@ class CrashFileSystem(RealFileSystem):
     # --- what is left
 
     def after_power_cut(self, at: int, seed: int, target: Path) -> None:
-        """One legal state of the disk, in `target` (made by this)."""
+        """Make the directory `target` with one legal state of the disk after a power cut at operation `at`."""
         chance = random.Random(f"{at} {seed}")
         self._disk_at(at).build(str(self.root), target, _Losses(chance, self.reorder))
 
     def after_kill(self, at: int, target: Path) -> None:
-        """The disk when the process is killed and the machine lives on."""
+        """Make the directory `target` with what the disk has after the process was killed at operation `at`."""
         self._disk_at(at).build(str(self.root), target, None)
 
     def _disk_at(self, at: int) -> _Disk:
@@ -249,7 +252,7 @@ class CrashFileSystem(RealFileSystem):
 
 
 Change = tuple[tuple[str, "int | _Node | None"], ...]
-"""Names that change together, and what each means then."""
+"""Names that change together, and what each of them means afterwards."""
 
 
 @dataclass(slots=True)
@@ -265,7 +268,7 @@ class _Node:
     durable: dict[str, int | _Node] = field(default_factory=dict)
     pending: list[Change] = field(default_factory=list)
     now: dict[str, int | _Node] = field(default_factory=dict)
-    """As the process sees it."""
+    """The directory as the process sees it."""
 
     def change(self, change: Change) -> None:
         self.pending.append(change)
@@ -286,13 +289,13 @@ def _apply(names: dict[str, int | _Node], change: Change) -> None:
 
 @dataclass(slots=True)
 class _Losses:
-    """What a power cut takes of that which was not synced."""
+    """Decides what a power cut takes of the changes that were not synced."""
 
     chance: random.Random
     reorder: bool
 
     def names(self, pending: list[Change]) -> list[Change]:
-        """The changes that have arrived."""
+        """Choose the changes of names that have arrived on the disk."""
         mood = self.chance.choice(("none", "all", "some", "any" if self.reorder else "some"))
         if mood == "none":
             return []
@@ -314,7 +317,7 @@ class _Losses:
         return content
 
     def _tear(self, content: bytearray, write: Write) -> None:
-        """Some sectors arrive; where the others should be is what was there, zeros, or rubbish."""
+        """Apply a write of which only some sectors have arrived. The others keep what was there, zeros or garbage."""
         end = write.position + len(write.data)
         filler = self.chance.choice((b"\0", b"\xa5"))
         size = self.chance.choice((end, self.chance.randint(write.position, end)))
@@ -331,7 +334,7 @@ class _Losses:
 
 
 class _Disk:
-    """Where the replay of a journal has come to: what is on the device, and what is on its way there."""
+    """The state of a journal's replay: what is on the device, and what is on its way there."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -423,7 +426,10 @@ def _write(content: bytearray, position: int, data: bytes) -> None:
 
 
 def disk_full(fs_bytes_left: list[int]) -> Fault:
-    """ENOSPC once so many calls that need space were made; the test may put more into the list's only element."""
+    """Raise ENOSPC after as many calls that need space as the list's only element says.
+
+    The test may raise the number.
+    """
 
     def fault(call: str, what: object) -> int:
         if call not in ("pwrite", "create", "mkdir"):

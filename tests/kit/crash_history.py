@@ -1,4 +1,4 @@
-"""What one log has told somebody and when, and whether a log that comes back from a crash keeps to it."""
+"""What one log has promised and when, and the check whether a log that comes back from a crash keeps its promises."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ class Sent:
     """One batch that was given to the log; its records have consecutive offsets."""
 
     position: int
-    """Of the journal when the append began: a cut there or before has nothing of it."""
+    """Position of the journal when the append began: a cut at it or before leaves nothing of the batch."""
     base_offset: int
     rows: tuple[Row, ...]
     timestamp: int
-    """Of its newest record."""
+    """Timestamp of the newest record."""
     leader_epoch: int
     producer: tuple[int, int, int] = (-1, -1, -1)
-    """Id, epoch, first sequence."""
+    """Producer id, producer epoch, first sequence."""
     is_control: bool = False
-    """The end of a transaction; its one row tells which."""
+    """Whether it is the end of a transaction; its only row tells which end."""
     is_transactional: bool = False
     magic: int = 2
-    """Below it is one message, alone or in a compressed set."""
+    """Below 2 the batch is one message, alone or inside of a compressed one."""
     until: int = FOREVER
-    """From here on it is known to be lost, for good."""
+    """From this position on the batch is known to be lost for good."""
     cut: int = FOREVER
-    """From here on the log was truncated before it; a power cut may bring it back, where nothing else was flushed."""
+    """From this position on the log is truncated before the batch.
+
+    A power cut may bring it back where nothing was flushed.
+    """
     is_doubtful: bool = False
-    """Not there after an earlier crash: lost, or cleaned away by then."""
+    """Whether it was missing after an earlier crash: lost, or cleaned away before."""
 
     @property
     def end_offset(self) -> int:
@@ -68,7 +71,7 @@ def coordinator_epoch_of(row: Row) -> int:
 
 
 def decisions(sent: Iterable[Sent]) -> dict[int, bool]:
-    """Of data of transactions that are over, by base offset: whether it was aborted."""
+    """Return a dict for the data batches of ended transactions: base offset -> whether the transaction was aborted."""
     found: dict[int, bool] = {}
     undecided: dict[int, list[int]] = {}
     for at in sorted(sent, key=lambda at: (at.base_offset, at.position)):
@@ -82,7 +85,7 @@ def decisions(sent: Iterable[Sent]) -> dict[int, bool]:
 
 @dataclass(slots=True)
 class Promise:
-    """Offsets, each from the journal's position on at which it was promised."""
+    """A promised offset that changes: each value counts from the position in the journal at which it was promised."""
 
     steps: list[tuple[int, int]] = field(default_factory=list)
 
@@ -99,27 +102,30 @@ class Promise:
 
 @dataclass(slots=True)
 class History:
-    """Of one log. Positions are those of one journal; `carried_over` begins another one."""
+    """The history of one log.
+
+    Positions are those of one journal; `carried_over` returns a history for the next journal.
+    """
 
     sent: list[Sent] = field(default_factory=list)
     acknowledged: Promise = field(default_factory=Promise)
-    """Everything below was acknowledged: a killed process loses none of it."""
+    """Everything below this offset was acknowledged: a killed process loses none of it."""
     durable: Promise = field(default_factory=Promise)
-    """Everything below survives a power cut."""
+    """Everything below this offset survives a power cut."""
     deleted: Promise = field(default_factory=Promise)
     """Log start offset that DeleteRecords has answered."""
     start_tried: list[tuple[int, int]] = field(default_factory=list)
     """(position when it began, offset): how far DeleteRecords and retention may have moved the log's start."""
     gone: dict[int, int] = field(default_factory=dict)
-    """Offsets that compaction has removed: position when that began."""
+    """Offset that compaction has removed -> position when the compaction began."""
 
     sent_to: int = 0
-    """How far the log ever reached before this journal."""
+    """The highest end offset that the log ever had before this journal."""
     was_truncated: bool = False
-    """Ever: what others have noted of it may be ahead."""
+    """Whether the log was ever truncated: then what others have noted of it may be ahead of the log."""
 
     def reached(self, position: int) -> int:
-        """Nothing was ever sent beyond."""
+        """The end offset of everything that was sent before `position`."""
         return max(self.sent_to, max((at.end_offset for at in self.sent if at.position < position), default=0))
 
     def by_base(self, position: int) -> dict[int, list[Sent]]:
@@ -131,11 +137,11 @@ class History:
         return found
 
     def in_force(self, position: int) -> dict[int, Sent]:
-        """The same without what was truncated: one for each base offset."""
+        """As by_base, without truncated batches: one batch for each base offset."""
         return {at.base_offset: at for at in self.sent if at.position < position <= min(at.until, at.cut)}
 
     def truncate(self, position: int, end_offset: int) -> None:
-        """The log begins to drop what reaches beyond an offset."""
+        """Note that the log begins to drop the batches that reach beyond `end_offset`."""
         self.was_truncated = True
         for sent in self.sent:
             if sent.end_offset > end_offset and sent.cut == FOREVER:
@@ -145,7 +151,7 @@ class History:
                 promise.say(position, end_offset)
 
     def carried_over(self, position: int) -> History:
-        """What holds for the disk that a crash at `position` has left."""
+        """Return the history for the disk that a crash at `position` has left."""
         return History(
             [
                 replace(at, position=-1, until=FOREVER, cut=-1 if at.cut < position else FOREVER)
@@ -162,7 +168,7 @@ class History:
         )
 
     def settle(self, position: int, log: Log, *, has_holes: bool) -> None:
-        """A recovery is over: what the log does not hold now is lost for good, what it holds survives kills."""
+        """Note that a recovery is over: what the log does not have now is lost for good, what it has survives kills."""
         end_offset = log.log_end_offset
         candidates = self.by_base(position)
         there: dict[int, Sent | None] = {}
@@ -198,11 +204,11 @@ class Producer:
     last_sequence: int
     last: Sent
     undecided_from: int = -1
-    """Where its open transaction begins."""
+    """The offset at which the producer's open transaction begins; -1 for none."""
 
 
 def producers_of(sent: Iterable[Sent], end_offset: int) -> dict[int, Producer]:
-    """What replaying every batch below an offset tells of the producers."""
+    """Return the state of each producer after a replay of all batches below `end_offset`."""
     found: dict[int, Producer] = {}
     for at in sorted(sent, key=lambda at: (at.base_offset, at.position)):
         if at.producer[0] < 0 or at.end_offset > end_offset:
@@ -229,7 +235,7 @@ AnyBatch = Batch | OldMessage
 
 
 def batches_of(log: Log) -> Iterator[AnyBatch]:
-    """Every batch and message from the log's start to its end, as a consumer gets them."""
+    """Yield every batch and message from the log's start to its end, as a consumer gets them."""
     offset = log.log_start_offset
     for stored in stored_in(log):
         for batch in content_of(stored):
@@ -244,7 +250,7 @@ def content_of(stored: StoredBatch) -> tuple[AnyBatch, ...]:
 
 
 def stored_in(log: Log, max_bytes: int = 1 << 20) -> Iterator[StoredBatch]:
-    """What the log answers from its start to its end."""
+    """Yield the stored batches that reads return, from the log's start to its end."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, max_bytes)
@@ -256,7 +262,7 @@ def stored_in(log: Log, max_bytes: int = 1 << 20) -> Iterator[StoredBatch]:
 
 
 def decided_by_reader(log: Log, max_bytes: int = 700) -> Iterator[tuple[BatchInfo, bool]]:
-    """Every batch of a transaction that a reader of committed records gets, and whether he takes it for aborted."""
+    """Yield each transactional batch that a read_committed consumer gets, and whether he takes it for aborted."""
     offset = log.log_start_offset
     while offset < log.last_stable_offset:
         data = log.read(offset, max_bytes, committed=True)
@@ -271,7 +277,7 @@ def decided_by_reader(log: Log, max_bytes: int = 700) -> Iterator[tuple[BatchInf
 
 
 def match(batch: AnyBatch, candidates: list[Sent]) -> Sent | None:
-    """Which one a batch of the log is, or is left of; the newest if several are."""
+    """Return the sent batch that a batch of the log is, or is the rest of; the newest if there are several."""
     info = batch.info
     rows = {record.offset - info.base_offset: (record.key, record.value) for record in batch.records()}
     for sent in reversed(candidates):
@@ -290,7 +296,7 @@ def match(batch: AnyBatch, candidates: list[Sent]) -> Sent | None:
 
 @dataclass(slots=True)
 class Check:
-    """One log after one crash. Every `assert` is a promise of docs/DURABILITY.md."""
+    """The checks of one log after one crash. Each of them is a promise of docs/DURABILITY.md."""
 
     log: Log
     history: History
@@ -301,7 +307,7 @@ class Check:
     """Whether the names of the files in a directory may have arrived in any order."""
     oldest_producer_ms: int = -FOREVER
     checked: int = 0
-    """Promises, each record, batch and producer counted."""
+    """The number of promises that were checked: each record, batch and producer counts."""
     present: dict[int, Row] = field(default_factory=dict)
     _matched: dict[int, Sent] = field(default_factory=dict)
 
@@ -361,7 +367,7 @@ class Check:
             self._missing(at)
 
     def _undecided(self) -> None:
-        """Committed records end where the oldest transaction begins that the log's producers have open."""
+        """Check that committed records end where the oldest open transaction begins."""
         table, end_offset = self.log.state.producers()
         first = min((row[4] for row in table.export() if row[4] >= 0), default=end_offset)
         self._hold(
@@ -370,10 +376,10 @@ class Check:
         )
 
     def _transactions(self) -> None:
-        """Who reads committed records gets those, and nothing else: what a fetch calls aborted is.
+        """Check that a read_committed consumer gets the committed records and no others.
 
-        Where names arrive in any order, a truncation may have taken the index of a segment and not the segment. What
-        was unflushed in the middle of a compacted log may be gone, an end of a transaction too.
+        With changes of names in any order, a truncation may have removed the index of a segment and not the segment.
+        What was unflushed in the middle of a compacted log may be gone, an end of a transaction too.
         """
         in_force = {
             base: sent
@@ -416,7 +422,7 @@ class Check:
 
     @property
     def _certain(self) -> int:
-        """Everything below has to be there."""
+        """The offset below which everything has to be there."""
         promise = self.history.acknowledged if self.killed else self.history.durable
         return promise.at(self.position)
 
@@ -454,7 +460,7 @@ class Check:
                 self._hold((producer_id in known) == lives, f"producer {producer_id} is {'un' * lives}known")
 
     def _may_be_open_from(self, producer_id: int, offset: int) -> bool:
-        """Whether something of a transaction was sent there, and the log holds no end of it."""
+        """Whether a transaction may be open from `offset` on: a batch was sent there, and the log has no end of it."""
         sent = self.history.in_force(self.position).get(offset) or self._matched.get(offset)
         ended = max(
             (at for at, end in self._matched.items() if end.is_control and end.producer[0] == producer_id), default=-1
@@ -462,7 +468,7 @@ class Check:
         return sent is not None and sent.is_transactional and sent.producer[0] == producer_id and ended < offset
 
     def _sequences_before(self, marked: Producer) -> list[tuple[int, int, int, int]]:
-        """What a marker leaves of a producer: its sequence may have expired before, or only a snapshot may know it."""
+        """The sequences that a marker may leave of a producer: one may have expired, or be known by a snapshot only."""
         producer_id = marked.last.producer[0]
         sequences = {-1}
         if self.log.options.compacted:
@@ -474,9 +480,10 @@ class Check:
         return [(marked.epoch, each, marked.last.timestamp, marked.undecided_from) for each in sequences]
 
     def _expected_producers(self) -> dict[int, list[Producer]]:
-        """What replaying everything ever sent tells, also what retention and compaction have taken.
+        """Return the states that each producer may have: a replay of all that was sent, also of what was removed since.
 
-        In the middle of a compacted log nobody can tell what was lost from what was cleaned away: then several.
+        In the middle of a compacted log nobody can tell what was lost from what was cleaned away: then there are
+        several.
         """
         of_log = self.history.in_force(self.position) | self._matched
         end_offset = self.log.log_end_offset
@@ -495,7 +502,10 @@ class Check:
         return possible
 
     def goes_on(self, timestamp: int) -> None:
-        """It takes the next batch, and the last one of a producer is a duplicate still. Changes the log."""
+        """Check that the log takes the next batch, and that the last one of a producer is a duplicate.
+
+        Changes the log.
+        """
         log = self.log
         for producer, *others in self._expected_producers().values():
             last = producer.last
@@ -521,7 +531,7 @@ class Check:
 
 
 def batch_of_rows(sent: Sent, *, codec: int = 0) -> bytes:
-    """The batch as its producer sends it."""
+    """Encode a batch as its producer sends it."""
     producer_id, producer_epoch, base_sequence = sent.producer
     return encode_batch(
         [(sent.timestamp, key, value) for key, value in sent.rows],

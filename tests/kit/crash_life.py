@@ -43,12 +43,12 @@ from tests.kit.logs import TOPIC_ID, ManualClock
 EXPIRATION_MS = 100_000
 DELETE_RETENTION_MS = 3000
 OLD_TOPIC = "old"
-"""There before the first life, as a Kafka has left it."""
+"""A topic that is there before the first life, as an Apache Kafka has left it."""
 CLEANER = CleanerOptions(io_buffer_size=1400)
 GROUPS = ("billing", "search")
 KEYS = 7
 LARGEST_COMMIT = 300
-"""Bytes that a batch of one small record has at most."""
+"""The largest size in bytes of a batch with one small record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What kind of broker it is; follows from the seed."""
+    """The kind of broker in a life; it follows from the seed."""
 
     name: str
     directory_count: int
@@ -105,7 +105,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the store says of a topic from a position on."""
+    """What the coordination store says of a topic from a position of the journal on."""
 
     position: int
     name: str
@@ -116,13 +116,13 @@ class Entry:
 
 @dataclass(slots=True)
 class Catalogue:
-    """The coordination store's part in it."""
+    """The coordination store's part in a life: topics and leader epochs, by the position of each change."""
 
     entries: list[Entry] = field(default_factory=list)
     epochs: list[tuple[int, TopicPartition, int]] = field(default_factory=list)
 
     def state_at(self, position: int) -> dict[str, Entry]:
-        """The newest entry of each topic that is not gone."""
+        """The newest entry before `position` of each topic that is not gone."""
         newest = {each.name: each for each in self.entries if each.position < position}
         return {name: each for name, each in newest.items() if each.state != "gone"}
 
@@ -141,7 +141,7 @@ Key = tuple[UUID, int]
 
 
 class Life:
-    """A broker from its start on `disk`, empty or left by a crash, to whatever end."""
+    """The life of a broker on `disk`, which is empty or was left by a crash."""
 
     def __init__(
         self,
@@ -170,23 +170,23 @@ class Life:
             self.catalogue.entries.append(Entry(-1, OLD_TOPIC, TOPIC_ID, "here"))
         self.fs = file_system(disk, short_writes=random.Random(seed), reorder=plan.reorder)
         self.first_position = self.fs.position
-        """Before it the life has done nothing."""
+        """The position of the journal at which the life has begun."""
         self._producers: dict[Key, dict[int, Producer]] = {}
         self.tombstones: dict[Key, dict[int, int]] = {
             key: {offset: when for offset, when in of_log.items() if when <= now_ms}
             for key, of_log in (tombstones or {}).items()
         }
-        """When a cleaning first met them."""
+        """For each log, offset of a tombstone -> time when a cleaning first met it."""
         self._times: list[tuple[int, int]] = []
 
     def now_at(self, position: int) -> int:
-        """The clock at an operation."""
+        """The clock's time at an operation."""
         return max((now for when, now in self._times if when <= position), default=self.clock.now_ms)
 
     # --- starting
 
     def live(self, *, steps: int | None = None, lives: int | None = None) -> None:
-        """Each life but the last ends with a clean stop or a kill."""
+        """Live `lives` lives. Each of them but the last ends with a clean stop or a kill."""
         for number in range(lives or self.plan.lives):
             self.fs.mark("start")
             logs = start(
@@ -209,7 +209,7 @@ class Life:
                 logs.abandon()
 
     def _take_up(self, logs: LogManager) -> None:
-        """Every log is opened; what it holds now is what its producers and readers go on from."""
+        """Open every log. Producers and readers go on from what it has now."""
         for at, key in self._partitions():
             log = logs.create(at.topic, key[0], at.partition_id, self.options[at.topic])
             log.open()
@@ -223,7 +223,7 @@ class Life:
             self._claim(log, history)
 
     def _known_producers(self, log: Log, history: History) -> dict[int, Producer]:
-        """As the log knows them; the last batch is one that was sent, if the log still has that."""
+        """The producers as the log knows them, each with its last batch that was sent if the log still has it."""
         replayed = producers_of(history.in_force(self.fs.position).values(), log.log_end_offset)
         table, _ = log.state.producers()
         known = {}
@@ -280,7 +280,7 @@ class Life:
         self._claim(log, history)
 
     def _claim(self, log: Log, history: History) -> None:
-        """What the log itself takes for flushed."""
+        """Note as durable what the log itself takes for flushed."""
         flushed = log.state.flushed_offset
         if flushed > history.durable.at(self.fs.position):
             history.durable.say(self.fs.position, flushed)
@@ -310,7 +310,7 @@ class Life:
             self._delete(logs, topic.name, entry)
 
     def _create(self, logs: LogManager, topic: TopicPlan) -> None:
-        """The store first: what it has is made, by the next start if need be."""
+        """Create a topic: first in the store, then its logs. The next start makes logs that are missing."""
         topic_id = UUID(int=self.chance.getrandbits(128))
         self.catalogue.entries.append(Entry(self.fs.position, topic.name, topic_id, "here"))
         self.fs.mark(f"create {topic.name}")
@@ -324,7 +324,7 @@ class Life:
             log.open()
 
     def _delete(self, logs: LogManager, name: str, entry: Entry) -> None:
-        """First the mark, then the logs, then the topic."""
+        """Delete a topic: first the mark, then the logs, then the topic."""
         self.catalogue.entries.append(replace(entry, position=self.fs.position, state="doomed"))
         self.fs.mark(f"delete {name}")
         for number in range(next(topic.partition_count for topic in self.plan.topics if topic.name == name)):
@@ -351,7 +351,7 @@ class Life:
             producers[producer[0]] = Producer(producer[1], producer[2] + len(rows) - 1, sent)
 
     def _transact(self, log: Log, history: History, key: Key) -> None:
-        """A producer goes on with its transaction, or the coordinator ends it: also one that there is not."""
+        """Let a producer go on with its transaction, or the coordinator end it, also if none is open."""
         if log.topic_partition.topic == GROUP_OFFSETS_TOPIC:
             return
         producers = self._producers[key]
@@ -384,7 +384,10 @@ class Life:
         producers[producer_id] = Producer(epoch, known.last_sequence if known is not None and is_same else -1, sent)
 
     def _next_of(self, producer_id: int, history: History, known: Producer | None) -> tuple[int, int, int]:
-        """A client goes on where it was; where the log knows less, it takes its next epoch."""
+        """The next producer id, epoch and sequence of a client.
+
+        If the log knows less than the client, it takes a new epoch.
+        """
         of_producer = [at for at in history.sent if at.producer[0] == producer_id]
         last = next((at for at in reversed(of_producer) if not at.is_control), None)
         newest = max((at.producer[1] for at in of_producer), default=-1)
@@ -447,7 +450,7 @@ class Life:
         )
 
     def _commit(self, log: Log, history: History, key: Key) -> None:
-        """A group commits an offset of `orders` that it has read."""
+        """Let a group commit an offset of `orders` that it has read."""
         entry = self.catalogue.state_at(self.fs.position)["orders"]
         read_to = self.histories[entry.topic_id, 0].acknowledged.at(self.fs.position)
         committed = CommittedOffset(self.chance.randint(0, read_to), 0, "", self.clock.now_ms)
@@ -498,7 +501,7 @@ class Life:
         self._producers[key] = self._known_producers(log, history)
 
     def _clean(self, log: Log, history: History, key: Key) -> None:
-        """The cleaner chooses which of the compacted logs."""
+        """Let the cleaner clean a compacted log of its choice, and check what is left."""
         if not log.options.compacted:
             return
         if self.chance.random() < 0.7:
@@ -519,7 +522,7 @@ class Life:
                 self.histories[its_key].gone.setdefault(offset, began)
 
     def _meanwhile(self, path: str) -> None:
-        """What other threads do between two steps of a swap, as far as none of it has to wait for the log's lock."""
+        """Do between two steps of a swap what other threads may do that does not need the log's lock."""
         if not path.endswith((names.SWAP, names.DELETED, names.LOG)) or self.chance.random() < 0.7:
             return
         at, key = self.chance.choice(self._partitions())
@@ -545,7 +548,7 @@ class Life:
     def _judge_cleaning(
         self, log: Log, key: Key, before: dict[int, Row | None], after: dict[int, Row | None], end_offset: int
     ) -> None:
-        """What is gone has a newer value, was aborted, or is a tombstone or marker whose time is over."""
+        """Check that each removed record is outdated, aborted, or a tombstone or marker whose time is over."""
         written = self.histories[key].in_force(self.fs.position).values()
         is_aborted = decisions(written)
         aborted = {
@@ -580,11 +583,11 @@ STEPS = {
     "append": 60, "transact": 25, "flush": 6, "roll": 3, "delete_records": 3, "retention": 3, "epoch": 1, "truncate": 1,
     "clean": 8, "checkpoint": 4, "files": 3, "expire": 1, "topic": 3,
 }  # fmt: skip
-"""How often what is done. A method of Life each, or a job of the background."""
+"""How often each step is done. A step is a method of Life, or a background job."""
 
 
 def rows_of(log: Log) -> dict[int, Row | None]:
-    """Every record by offset; None for a marker."""
+    """Return every record by its offset; None for a marker."""
     found: dict[int, Row | None] = {}
     for batch in batches_of(log):
         for record in batch.records() if batch.info.record_count else ():
@@ -595,7 +598,7 @@ def rows_of(log: Log) -> dict[int, Row | None]:
 def start(
     fs: FileSystem, disk: Path, plan: Plan, catalogue: Catalogue, position: int, clock: ManualClock, seed: str
 ) -> LogManager:
-    """A broker's logs as its start finds and makes them; `seed` for what is random in it."""
+    """Start a broker's logs on `disk`: load those that are there and make those that are missing."""
     directories = tuple(f"{disk}/d{number}" for number in range(plan.directory_count))
     storage = StorageOptions(directories, flusher_threads=0, producer_id_expiration_ms=EXPIRATION_MS, cleaner=CLEANER)
     logs = LogManager(storage, fs=fs, clock=clock, randomness=random.Random(seed))

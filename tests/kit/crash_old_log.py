@@ -1,4 +1,4 @@
-"""A partition as a Kafka has left it, for a broker to live on: magic 0 and 1, batches, decided transactions."""
+"""A partition as Apache Kafka leaves it, for a broker to go on with: magic 0 and 1, batches, decided transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILES = RealFileSystem()
 
 
 def write_old_log(root: Path, partition: TopicPartition, chance: random.Random) -> History:
-    """Everything of it is on the device. What the broker that comes has to keep of it."""
+    """Write the log, with everything synced. Return what the broker that takes over has to keep of it."""
     writer = _Writer(chance)
     for content in chance.choice(CONTENTS):
         for _ in range(chance.choice((1, 2, 3))):
@@ -55,7 +55,7 @@ def write_old_log(root: Path, partition: TopicPartition, chance: random.Random) 
 
 
 def _write_checkpoints(root: Path, partition: TopicPartition, end_offset: int, *, is_clean: bool) -> None:
-    """Of a stop, or of a broker that was killed: that one is recovered."""
+    """Write the checkpoints of a clean stop, or those of a killed broker, whose log has to be recovered."""
     ends = {partition: end_offset if is_clean else 0}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
         checkpoints.store_offsets(_FILES, str(root / name), ends)
@@ -87,7 +87,7 @@ class _Writer:
         self._decide_all()
 
     def close(self) -> None:
-        """No transaction is left open."""
+        """End all open transactions."""
         if self._opened:
             self.segments.append((self.end_offset, []))
             self._decide_all()

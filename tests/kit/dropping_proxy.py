@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one server, whose connections can be dropped, stalled, or cut when the next answer comes."""
+"""A TCP proxy in front of one server. Its connections can be dropped, stalled, or cut when the next answer comes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ CHUNK_SIZE = 1 << 16
 
 @dataclass(eq=False)
 class Pair:
-    """One connection of a client and the one to the server that belongs to it."""
+    """A client's connection and the connection to the server that belongs to it."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     loses_answer: bool = False
 
     def drop(self) -> None:
-        """At once, what is still under way with it."""
+        """Abort both connections at once, and lose the bytes that are under way."""
         self.client.transport.abort()
         self.server.transport.abort()
 
 
 class DroppingProxy:
-    """Serves on `port` from a thread of its own until the context ends. The server may come and go."""
+    """A context manager that serves on `port` from its own thread. The server may come and go."""
 
     def __init__(self, target_port: int = 0):
         self.target_port = target_port
@@ -53,15 +53,15 @@ class DroppingProxy:
         self.loop.close()
 
     def next_port(self) -> int:
-        """Where the connection that has just come is to go."""
+        """The server's port for the connection that has just come."""
         return self.target_port
 
     def drop(self, share: float, chance: random.Random) -> None:
-        """That share of all connections."""
+        """Drop this share of all connections."""
         self._for_some(share, chance, Pair.drop)
 
     def lose_answers(self, share: float, chance: random.Random) -> None:
-        """That share of all connections ends when the server's next bytes come, which the client does not see."""
+        """End this share of all connections when the server's next bytes come; the client does not get these."""
 
         def mark(pair: Pair) -> None:
             pair.loses_answer = True
@@ -69,7 +69,7 @@ class DroppingProxy:
         self._for_some(share, chance, mark)
 
     def stall(self) -> None:
-        """Nothing goes either way until `flow`."""
+        """Let no bytes through in either direction until `flow`."""
         self._call(lambda: self._flows().clear())
 
     def flow(self) -> None:

@@ -1,4 +1,4 @@
-"""Apache Kafka 3.9.1's own look at files of a log: kafka-dump-log."""
+"""Reading files of a log with Apache Kafka 3.9.1's own tool, kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.kit.broker import KafkaProcess
 from tests.kit.java_program import java
 
 COMPLAINTS = ("isvalid: false", "ismatch", "out of order", "Found", "non-consecutive", "orrupt", "xception")
-"""Words of the tool. What it says on standard error is a complaint too; it returns 0 all the same."""
+"""Words in the tool's complaints. Its output on standard error is a complaint too. It always returns 0."""
 
 
 def printed_without_complaint(files: Iterable[Path], *arguments: str) -> str:
-    """What the tool prints of these files. Fails if it finds anything wrong."""
+    """Return what the tool prints for these files. AssertionError if it finds anything wrong."""
     command = [*java(KafkaProcess.classpath()), "kafka.tools.DumpLogSegments", *arguments, "--files"]
     done = subprocess.run(
         [*command, ",".join(map(str, files))], capture_output=True, text=True, timeout=100, check=False

@@ -1,7 +1,7 @@
 """A transactional producer with an epoch for each transaction (KIP-890), on a raw connection.
 
-It does what clients of transactions of version 2 do: no partition is added before it is written to, EndTxn tells with
-what to go on, and whatever was not answered is asked for again with the same epoch and sequence.
+It does what clients of transactions of version 2 do: it adds no partition before writing to it, EndTxn answers with
+the epoch to go on with, and requests without an answer are repeated with the same epoch and sequence.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TRIED_AGAIN = (
 
 
 class Unanswered(Exception):
-    """Nothing that can be gone on with, for as long as it has patience."""
+    """No answer came in time that the producer could go on with."""
 
 
 class Refused(Exception):
-    """What the broker says."""
+    """The broker has refused a request. `code` is the error code."""
 
     def __init__(self, code: int):
         super().__init__(ErrorCode(code).name)
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class EpochProducer:
-    """One producer; `init` makes it one. Not thread-safe."""
+    """One producer, to be used after `init`. For one thread."""
 
     def __init__(self, port: int, transactional_id: str, timeout_ms: int = 60_000, patience_s: float = 30.0):
         self.port, self.id, self.timeout_ms, self.patience_s = port, transactional_id, timeout_ms, patience_s
@@ -55,7 +55,10 @@ class EpochProducer:
             self.client = None
 
     def ask(self, api: ApiKey, version: int, message: Any, code_of: Callable[[Any], int]) -> Any:
-        """Until it is answered otherwise than by what is tried again. Raises Refused, Unanswered."""
+        """Ask, again after errors that clients retry.
+
+        Raises Refused after other errors, Unanswered if time runs out.
+        """
         deadline = time.monotonic() + self.patience_s
         while True:
             if time.monotonic() > deadline:
@@ -91,7 +94,7 @@ class EpochProducer:
         self.ask(ApiKey.FIND_COORDINATOR, 4, message, lambda answer: answer.coordinators[0].error_code)
 
     def send(self, topic: str, partition: int, values: Sequence[bytes], key: bytes = b"k") -> int:
-        """A batch of the transaction, which begins with it if there is none; returns its offset."""
+        """Send a batch in the transaction, and return its offset. If no transaction is open, one begins with it."""
         sequence = self.sequences.get((topic, partition), 0)
         batch = encode_batch(
             [(time.time_ns() // 1_000_000, key, value) for value in values],
@@ -117,7 +120,7 @@ class EpochProducer:
         return int(partition_of(answer).base_offset)
 
     def commit_offsets(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """Offsets of the transaction, which begins with them if there is none."""
+        """Commit offsets in the transaction. If no transaction is open, one begins with them."""
         self.find_coordinator(group, 0)
         R = M.TxnOffsetCommitRequest
         partitions = [
@@ -134,6 +137,6 @@ class EpochProducer:
         )
 
     def end(self, commit: bool) -> None:
-        """The end; from here on it has another epoch."""
+        """End the transaction. The producer has a new epoch afterwards."""
         message = M.EndTxnRequest(committed=commit, **self.known())
         self.take(self.ask(ApiKey.END_TXN, END_VERSION, message, lambda answer: answer.error_code))

@@ -1,4 +1,4 @@
-"""A broker that only serves Fetch, of logs in memory, in the thread of who asks it to; it fails as it is told."""
+"""A broker that serves only Fetch, from logs in memory, in the caller's thread. It fails as a test tells it to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE = 3
 
 @dataclass
 class Session:
-    """What KIP-227 has a broker remember: where each partition is asked for, and what was last said of it."""
+    """A fetch session (KIP-227): for each partition, the offset that was asked for and what was last answered."""
 
     session_id: int
     epoch: int = 1
@@ -59,7 +59,7 @@ class FetchBroker:
             self.socket = None
 
     def serve(self) -> bool:
-        """Answers one request, if one has come."""
+        """Answer one request, if one has come. Return whether one had."""
         if self.socket is None:
             return False
         try:

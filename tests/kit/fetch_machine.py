@@ -1,6 +1,6 @@
 """Random histories of Fetch against a broker and `FetchModel`, side by side: every response has to be the model's.
 
-The broker may be ours or Apache Kafka: what a `FetchWorld` offers besides a socket is little.
+The broker may be ours or Apache Kafka: a `FetchWorld` needs little besides a socket.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _names = itertools.count()
 
 
 class FetchWorld(Protocol):
-    """A broker with FETCH_MAX_BYTES, auto-creation off and no session in its cache."""
+    """A broker with FETCH_MAX_BYTES, without auto-creation of topics, and with no session in its cache."""
 
     port: int
     session_slots: int
     min_eviction_ms: int
     leader_epoch: int
-    """Of every new partition."""
+    """The leader epoch of every new partition."""
 
     def create_topic(self, name: str, partition_count: int) -> bytes: ...
     def delete_topic(self, name: str) -> None: ...
     def delete_records(self, name: str, partition_id: int, offset: int) -> None: ...
     def advance_ms(self, milliseconds: int) -> None:
-        """Let time pass for the session cache; a broker that cannot has more session slots than any history fills."""
+        """Let time pass for the session cache. A broker that cannot must have more slots than any history fills."""
 
 
 def stamped(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """A batch as a broker stores it."""
+    """Return a batch as a broker stores it, with base offset and leader epoch."""
     return base_offset.to_bytes(8, "big") + batch[8:12] + leader_epoch.to_bytes(4, "big") + batch[16:]
 
 
 def partition_request(
     topic: str | bytes, partition_id: int, offset: int, max_bytes: int = 1 << 20, epoch: int = -1
 ) -> Any:
-    """(topic, FetchPartition) for `fetch_request`."""
+    """Return (topic, FetchPartition) for `fetch_request`."""
     return topic, M.FetchRequest.FetchPartition(
         partition=partition_id, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch
     )
@@ -60,7 +60,7 @@ def fetch_request(
     forgotten: list[tuple[str | bytes, int]] = [],  # noqa: B006 (never changed)
     **fields: Any,
 ) -> M.FetchRequest:
-    """A consumer's request in the words of `version`; `parts` of one topic that follow each other share its entry."""
+    """Return a consumer's request in a version. Consecutive `parts` of one topic share an entry of the topic."""
     settings = {"replica_id": -1, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | fields
     if version < 9:
         for _, part in parts:
@@ -92,7 +92,7 @@ def _naming(version: int, topic: str | bytes) -> dict[str, Any]:
 
 
 class FetchMachine(RuleBasedStateMachine):
-    """One history. Topics have names of their own, and the sessions that are left are ended at its end."""
+    """One history. Its topics have unique names, and it ends all sessions that are left at its end."""
 
     def __init__(self, world: FetchWorld):
         super().__init__()
@@ -203,7 +203,7 @@ class FetchMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), version=st.integers(7, 17), which=st.integers(0, 11), epoch=st.integers(-1, 4))
     def confuse_session(self, data: st.DataObject, version: int, which: int, epoch: int) -> None:
-        """Any epoch, and names where ids belong: mostly refused."""
+        """Fetch in a session with any epoch, also with names in a session of topic ids: mostly refused."""
         session_id = [*self.model.sessions, 5][which % (len(self.model.sessions) + 1)]
         parts = self.draw_parts(data, version, at_least=1)
         self.fetch(version, fetch_request(version, parts, session_id=session_id, session_epoch=epoch))
@@ -215,7 +215,7 @@ class FetchMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_left_over(self) -> None:
-        """The connection is at a frame's border: nobody has sent more than what was read."""
+        """Check that the broker has sent no bytes beyond the responses that were read."""
         self.client.socket.setblocking(False)
         try:
             assert self.client.socket.recv(1) is None, "bytes nobody asked for"
@@ -243,12 +243,12 @@ class FetchMachine(RuleBasedStateMachine):
         assert response == wanted, f"v{version} {request}\n got    {response}\n wanted {wanted}"
 
     def session(self, which: int) -> tuple[int, ModelSession]:
-        """One of those that there are; if there is none, one that never was."""
+        """One of the sessions that exist; if none does, one that never existed."""
         sessions = list(self.model.sessions.items()) or [(5, ModelSession(True, 0, 0, {}))]
         return sessions[which % len(sessions)]
 
     def keys(self, version: int) -> list[tuple[str | bytes, int]]:
-        """Every partition there is, and some that are not."""
+        """The keys of all partitions that exist, and of some that do not."""
         topics = [(name, topic.topic_id) for name, topic in self.model.topics.items()] + self.gone[-2:]
         keys: list[tuple[str | bytes, int]] = []
         for name, topic_id in topics:
@@ -283,7 +283,7 @@ def produce_request(topic: str, partition_id: int, batch: bytes) -> M.ProduceReq
 
 
 class WireWorld:
-    """Topics made and changed through the protocol: for brokers that are whole, Apache Kafka among them."""
+    """Topics that are made and changed through the protocol, for whole brokers, Apache Kafka included."""
 
     leader_epoch = 0
 
@@ -302,7 +302,7 @@ class WireWorld:
         return bytes(made.topic_id)
 
     def wait_until_served(self, name: str, partition_count: int) -> None:
-        """Until every partition answers ListOffsets: a broker may make logs behind its answer."""
+        """Wait until every partition answers ListOffsets: a broker may make logs after it has answered CreateTopics."""
         parts = [
             M.ListOffsetsRequest.ListOffsetsPartition(partition_index=each, timestamp=-1)
             for each in range(partition_count)

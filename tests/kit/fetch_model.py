@@ -1,4 +1,4 @@
-"""What a broker has to answer to Fetch, worked out slowly: partitions as lists of batches, sessions as dicts.
+"""A slow model of what a broker has to answer to Fetch: partitions are lists of batches, sessions are dicts.
 
 Written from KIP-74 (limits), KIP-227 (sessions) and KIP-516 (topic ids). One segment per partition, no waiting, no
 followers.
@@ -53,12 +53,12 @@ class Asked:
 
 @dataclass
 class Cached(Asked):
-    """The same in a session, with what the client was told last."""
+    """What a session asks of one partition, with what the client was told last."""
 
     high_watermark: int = -1
     log_start_offset: int = -1
     is_named: bool = False
-    """Its topic id has been known since it is in the session: later it is the partition that is unknown, not the id."""
+    """Whether the topic id was known in this session: if it is gone later, the partition is unknown, not the id."""
 
 
 @dataclass
@@ -73,14 +73,14 @@ class ModelSession:
 
 @dataclass
 class Outcome:
-    """A response whose session id is still to be compared: `session` is the one that it names."""
+    """An expected response. Its session id is not set: `session` is the session that it must name."""
 
     response: M.FetchResponse
     session: ModelSession | None
 
 
 class FetchModel:
-    """`fetch` gives what the broker has to answer at once (max_wait_ms 0)."""
+    """A model of a broker. `fetch` returns what the broker has to answer at once (max_wait_ms 0)."""
 
     def __init__(self, slots: int, min_eviction_ms: int, fetch_max_bytes: int, port: int):
         self.topics: dict[str, ModelTopic] = {}
@@ -209,7 +209,7 @@ class FetchModel:
     def read_all(
         self, asked: dict[Key, Asked], version: int, request: M.FetchRequest
     ) -> dict[Key, M.FetchResponse.PartitionData]:
-        """Answers in the order of the response: behind the others come ids that are not known, then partitions."""
+        """Return answers in the response's order: known partitions, then unknown ids, then unknown partitions."""
         known: dict[Key, M.FetchResponse.PartitionData] = {}
         unknown: dict[ErrorCode, dict[Key, M.FetchResponse.PartitionData]] = {
             ErrorCode.UNKNOWN_TOPIC_ID: {},

@@ -1,4 +1,4 @@
-"""A PartitionHost whose logs are empty directories: what it holds can be looked at, and it can fail on demand."""
+"""A PartitionHost whose logs are empty directories. Tests can look at them, and make it fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.errors import StorageFailed
 
 
 class Crash(BaseException):
-    """The process dies here: nobody on the way up may catch it as an error."""
+    """The process dies here. No caller may catch this as an error."""
 
 
 class FolderHost:
@@ -23,7 +23,7 @@ class FolderHost:
         self.on_failure: Callable[[], None] = lambda: None
         """Called before a creation fails."""
         self.steps_until_crash: int | None = None
-        """Each directory made or removed is two steps: before and after."""
+        """Steps until the crash; None: no crash. Making or removing a directory is two steps: before and after."""
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, str] = {}
         self.changed_groups: list[str] = []

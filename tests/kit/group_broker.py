@@ -1,7 +1,7 @@
-"""A broker with one topic and a coordinator of groups of one member, which refuses, lies and keeps silent as told.
+"""A broker with one topic and a coordinator for groups of one member. It refuses, lies and keeps silent as told.
 
-It keeps to the protocols of groups otherwise, the classic one and that of KIP-848, and notes what a coordinator would
-not forgive in `wrongs`.
+Otherwise it keeps to the group protocols, the classic one and that of KIP-848. It notes in `wrongs` what a coordinator
+would not forgive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Action = int | str | Callable[[Any], Any]
 
 
 class GroupBroker:
-    """A context manager. `will[api_key]` is what becomes of the next requests of that kind, first things first.
+    """A context manager. `will[api_key]` lists what becomes of the next requests of that API, in order.
 
-    An error code; "close" or "silence"; or a function of the request that returns the response.
+    An item is an error code, "close", "silence", or a function of the request that returns the response.
     """
 
     def __init__(self, partitions: int = 2):
@@ -39,9 +39,9 @@ class GroupBroker:
         self.member_epoch = 0  # of a member of the consumer protocol
         self.is_rebalancing = False
         self.assigned: list[int] | None = None
-        """What the member is given whatever it says as leader."""
+        """Partitions that the member gets regardless of its own assignment as the leader; None: its own assignment."""
         self.target: list[int] = list(range(partitions))
-        """What a member of the consumer protocol is to have."""
+        """Partitions that a member of the consumer protocol is to have."""
         self.target_id = TOPIC_ID
         self.heartbeat_ms = 10
         self.given: list[int] | None = None  # what it was told last
@@ -65,28 +65,28 @@ class GroupBroker:
             return sum(key == api_key for key, _ in self.asked)
 
     def wait(self, true: Callable[[], object], timeout_s: float = 30) -> None:
-        """Until a request has come that makes it true."""
+        """Wait until a request has come that makes `true()` true."""
         with self._changed:
             assert self._changed.wait_for(true, timeout_s)
 
     def give(self, partitions: list[int]) -> None:
-        """To a member of the consumer protocol, these instead."""
+        """Assign these partitions to the member of the consumer protocol, instead of those it has."""
         with self._changed:
             self.target = partitions
             self.generation += 1
 
     def beats(self) -> list[Any]:
-        """The requests of the consumer protocol."""
+        """The heartbeats that have come (ConsumerGroupHeartbeat)."""
         with self._changed:
             return [message for key, message in self.asked if key == ApiKey.CONSUMER_GROUP_HEARTBEAT]
 
     def rebalance(self) -> None:
-        """Somebody else wants to join."""
+        """Begin a rebalance, as if another member wanted to join."""
         with self._changed:
             self.is_rebalancing = True
 
     def expel(self) -> None:
-        """The member is not known any more."""
+        """Remove the member: its id is not known any more."""
         with self._changed:
             self.member_id = ""
 

@@ -38,7 +38,10 @@ class Member:
         return self.client.send(ApiKey.JOIN_GROUP, JOIN_VERSION, request)
 
     def receive_join(self, sent: int) -> list[str]:
-        """The members to assign to, when this one is the leader."""
+        """Receive the answer to JoinGroup.
+
+        Return the ids of the members if this one is the leader, else an empty list.
+        """
         answer = self.client.receive(ApiKey.JOIN_GROUP, JOIN_VERSION, sent)
         if answer.error_code:
             raise RuntimeError(f"JoinGroup: {ErrorCode(answer.error_code).name}")
@@ -71,14 +74,14 @@ class Member:
 
 
 def rebalance(members: list[Member], topic: str) -> None:
-    """All join, the leader assigns, all have their assignment."""
+    """Rebalance: all members join, the leader assigns, and all get their assignment."""
     joins = [member.send_join(topic) for member in members]
     listed = [member.receive_join(sent) for member, sent in zip(members, joins, strict=True)]
     sync_all(members, listed)
 
 
 def sync_all(members: list[Member], listed: list[list[str]]) -> None:
-    """The leader is the one with somebody listed; all have their assignment when this returns."""
+    """Send SyncGroup for all members and wait for their assignments. The leader is the one whose list is not empty."""
     syncs = [member.send_sync(assigned) for member, assigned in zip(members, listed, strict=True)]
     for member, sent in zip(members, syncs, strict=True):
         member.receive_sync(sent)
@@ -96,7 +99,7 @@ def await_coordinator(host: str, port: int, group: str) -> None:
 
 
 def time_rebalance(host: str, port: int, topic: str, members: int) -> float:
-    """Seconds from one member's leaving until every other one has its new assignment."""
+    """Return the seconds from when one member leaves until every other one has its new assignment."""
     group = f"group-of-{topic}"
     await_coordinator(host, port, group)
     with ExitStack() as stack:
@@ -117,8 +120,8 @@ def time_rebalance(host: str, port: int, topic: str, members: int) -> float:
 
 
 def form(members: list[Member], topic: str) -> None:
-    """One generation of all. The first makes the group; it joins again only when the rest are waiting for it, for
-    whoever came later would begin another generation."""
+    """Form one generation with all members. The first one makes the group, and joins again only when the others are
+    waiting for it: a member that came later would begin another generation."""
     first, rest = members[0], members[1:]
     rebalance([first], topic)
     joins = [member.send_join(topic) for member in rest]

@@ -1,4 +1,4 @@
-"""Calls a request handler as the dispatcher does, without a socket; both messages go through their codec each time."""
+"""Calling a request handler as the dispatcher does, without a socket. Request and response go through their codec."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.kit.cluster import NODE_ID, Cluster
 
 @dataclass
 class Caller:
-    """Who a request comes from: what handlers read of `_core.request.Connection`."""
+    """The sender of a request: what handlers read of `_core.request.Connection`."""
 
     listener: str = "PLAINTEXT"
     local_host: str = "127.0.0.1"
@@ -59,7 +59,7 @@ class Call:
 
 
 def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = None, **settings: str) -> Services:
-    """A broker's parts around `cluster`, with logs that are not started. log_dirs="/x" is log.dirs."""
+    """Return a broker's parts around `cluster`, with logs that are not started. log_dirs="/x" sets log.dirs."""
     given = {name.replace("_", "."): text for name, text in settings.items()}
     config = config_of([Given(name, text, "test") for name, text in given.items()])
 
@@ -84,7 +84,7 @@ def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = Non
 
 
 def call(services: Any, api_key: ApiKey, version: int, message: Any, caller: Caller | None = None) -> Any:
-    """The response to `message`, as the client decodes it."""
+    """Return the response to `message`, as a client decodes it."""
     handler = importlib.import_module(f"kbroker.server.handlers.{ROUTES[api_key].module}")
     received: Any = request_class(api_key).decode(message.encode(version), version)
     request = Call(version, caller or Caller())

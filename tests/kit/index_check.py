@@ -1,4 +1,4 @@
-"""Index files against their log, entry by entry: slow and obvious."""
+"""Comparing index files with their log, entry by entry: slow and obvious."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kit.stored_batches import stored_batches
 
 
 def wrong_indexes(directory: Path) -> list[str]:
-    """What is wrong with the indexes of every segment of a partition."""
+    """Return what is wrong with the indexes of the segments of a partition."""
     found = []
     for log in sorted(directory.glob("*" + names.LOG)):
         base = int(log.name.split(".")[0])

@@ -1,4 +1,4 @@
-"""Programs in Java that tests run; ours are compiled when their sources or their jars are others than before."""
+"""Java programs that tests run. Our own ones are compiled again when their sources or their jars have changed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ BUILD = Path(__file__).parent.parent.parent / "build" / "compat"
 
 
 def java(classpath: str, *options: str) -> list[str]:
-    """How a class is run, whose name and arguments follow. No program of a test lives long enough to get back what the
-    second compiler and a collector with many threads cost."""
+    """Return the command to which a class name and arguments are added.
+
+    No program of a test lives long enough to get back what the second compiler and a collector with many threads cost.
+    """
     return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options, "-cp", classpath]
 
 
 def compile_java(
     folder: Path, program: str, version: str, *coordinates: str, options: tuple[str, ...] = ("-Xmx512m",)
 ) -> list[str]:
-    """How a program in Java is run, which is compiled once for each version of its jars."""
+    """Compile a Java program, once for each version of its jars, and return the command that runs it."""
     others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
     classpath = maven.fetch([*coordinates, *others])
     sources, target = sorted(folder.glob("*.java")), BUILD / f"{program}-{version}"

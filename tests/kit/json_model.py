@@ -1,4 +1,4 @@
-"""What a JSON text is as a value of an Arrow type, by the rules of Spark's from_json: slow and obvious."""
+"""Decoding a JSON text into a value of an Arrow type by the rules of Spark's from_json: slow and obvious."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NotOfType(Exception):
 
 
 def decoded(text: str, kind: pa.DataType) -> tuple[Any, bool]:
-    """The value, and whether something in it was not of its type; a text that is malformed is a ValueError."""
+    """Return the value, and whether a part of it was not of its type. ValueError if the text is malformed."""
     if not text.strip():
         return None, False
     wrong: list[bool] = []

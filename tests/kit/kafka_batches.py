@@ -1,4 +1,4 @@
-"""Apache Kafka's own record batches in a Java process: `java/KafkaBatches.java` says what it answers."""
+"""Apache Kafka's own record batches in a Java process; see `java/KafkaBatches.java`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("java") / "KafkaBatches.java"
 
 
 class Refused(Exception):
-    """Kafka does not take it; `code` is the protocol's."""
+    """Kafka has refused a batch; `code` is the protocol's error code."""
 
     def __init__(self, code: int, message: str):
         super().__init__(f"{code}: {message}")
@@ -65,24 +65,30 @@ class KafkaBatches:
         before_max_ms: int = 2**63 - 1,
         after_max_ms: int = 2**63 - 1,
     ) -> tuple[bytes, int]:
-        """What a broker would append at offset 1000 in epoch 5, and its largest timestamp. Raises Refused."""
+        """Return the batch that a broker would append at offset 1000 in epoch 5, and its max timestamp.
+
+        Raises Refused.
+        """
         words = self.ask(
             "produce", batch.hex(), int(compacted), int(log_append_time), now_ms, before_max_ms, after_max_ms
         )
         return _unhex(words[0]) or b"", int(words[1])
 
     def produce_old(self, messages: bytes) -> bytes:
-        """The batch that a broker appends at offset 1000 in epoch 5 for messages of magic 0 or 1. Raises Refused."""
+        """Return the batch that a broker appends at offset 1000 in epoch 5 for messages of magic 0 or 1.
+
+        Raises Refused.
+        """
         (batch,) = self.ask("produce-old", messages.hex())
         return _unhex(batch) or b""
 
     def down(self, batches: bytes, magic: int, first_offset: int = 0) -> bytes:
-        """What a fetch from `first_offset` on gets of `batches` when it knows no magic above this."""
+        """Return `batches` as a fetch from `first_offset` on gets them if it knows no magic above `magic`."""
         (messages,) = self.ask("down", magic, first_offset, batches.hex())
         return _unhex(messages) or b""
 
     def read(self, batches: bytes) -> list[Record]:
-        """The records that a Java consumer sees."""
+        """Return the records that a Java consumer sees."""
         (text,) = self.ask("read", batches.hex())
         found = []
         for record in text.split("|")[:-1]:
@@ -100,7 +106,7 @@ class KafkaBatches:
         return found
 
     def write(self, codec: str, records: Sequence[Record], level: int | None = None) -> bytes:
-        """A batch as Java's producer makes it."""
+        """Return a batch as Java's producer makes it."""
         text = "|".join(" ".join(_fields(record)) for record in records)
         (batch,) = self.ask("write", codec, "" if level is None else level, text)
         return _unhex(batch) or b""

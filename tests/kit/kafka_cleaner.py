@@ -1,4 +1,4 @@
-"""Apache Kafka's own log cleaner in a Java process: `java/KafkaCleaner.java` says what it answers."""
+"""Apache Kafka's own log cleaner in a Java process; see `java/KafkaCleaner.java`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class KafkaCleaner:
             self._process.kill()
 
     def fill(self, directory: Path, batches: Sequence[bytes]) -> int:
-        """Append batches, that have their offsets, to the log in `directory`. The log's end offset."""
+        """Append batches, which have their offsets, to the log in `directory`. Return the log's end offset."""
         return self._ask("fill", directory, self._settings, *(batch.hex() for batch in batches))
 
     def recover(self, directory: Path) -> int:
-        """Open the log in `directory` as after a crash, and close it. The log's end offset."""
+        """Open the log in `directory` as after a crash, and close it. Return the log's end offset."""
         return self._ask("recover", directory, self._settings)
 
     def clean(self, directory: Path, now_ms: int, first_dirty_offset: int, map_bytes: int = 1 << 20) -> int:
-        """Clean the log in `directory`. Its next dirty offset."""
+        """Clean the log in `directory`. Return its next dirty offset."""
         return self._ask("clean", directory, self._settings, now_ms, first_dirty_offset, map_bytes)
 
     def _ask(self, *words: object) -> int:

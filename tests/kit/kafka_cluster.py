@@ -1,4 +1,4 @@
-"""Three Apache Kafkas that are one cluster (KRaft, each broker and controller), to be killed and paused one by one."""
+"""A cluster of three Apache Kafkas (KRaft, each broker and controller), which can be killed and paused one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kafka4Node(KafkaProcess):
 
 
 class KafkaCluster:
-    """A context manager. `nodes` by id; node n is in rack `r<n>`."""
+    """The cluster, as a context manager. `nodes` maps ids to nodes; node n is in rack `r<n>`."""
 
     def __init__(self) -> None:
         controllers = {node_id: free_port() for node_id in NODES}
@@ -68,7 +68,7 @@ class KafkaCluster:
             return admin.describe_topics([topic])[topic].partitions[partition].leader
 
     def await_replicas(self, *topics: str) -> None:
-        """Until all replicas of the topics are in sync."""
+        """Wait until all replicas of the topics are in sync."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
             while True:
@@ -83,7 +83,7 @@ class KafkaCluster:
                 time.sleep(0.2)
 
     def pause(self, node_id: int, seconds: float) -> None:
-        """As a machine that stands still; longer than broker.session.timeout.ms its partitions go to others."""
+        """Stop a node, as a machine that hangs. After broker.session.timeout.ms its partitions get other leaders."""
         os.kill(self.nodes[node_id].pid, signal.SIGSTOP)
         try:
             time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Apache Kafka's own codecs in a Java process, the last word on bytes: `java/KafkaCodec.java` says what it answers."""
+"""Apache Kafka's own codecs in a Java process, the reference for bytes; see `java/KafkaCodec.java`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def classpath(release: str = OLDER) -> str:
 
 
 class Refused(Exception):
-    """Kafka's codec does not take it."""
+    """Kafka's codec has refused the bytes."""
 
 
 class KafkaCodec:
-    """One Java process of one release; cases are sent in batches, so that neither side waits for the other on each."""
+    """A Java process of one Kafka release.
+
+    Cases are sent in batches, so that neither side waits for each single case.
+    """
 
     def __init__(self, release: str = OLDER) -> None:
         self._release = release
@@ -54,7 +57,7 @@ class KafkaCodec:
             self.process.kill()
 
     def ask(self, cases: Iterable[tuple[Any, ...]]) -> list[list[str] | Refused]:
-        """The answers to some cases, in order; what Kafka refuses is a `Refused` in its place."""
+        """Return the answers to some cases, in order. If Kafka refuses a case, its answer is a `Refused`."""
         assert self.process.stdin and self.process.stdout
         answers: list[list[str] | Refused] = []
         for case in cases:
@@ -67,7 +70,7 @@ class KafkaCodec:
         return answers
 
     def _version(self, name: str, version: int) -> int:
-        """What stands in front of a coordinator's key is its version in 3.9 and its API key since 4.0."""
+        """The number in front of a coordinator's key: its version in Kafka 3.9, its API key since 4.0."""
         return 0 if self._release != OLDER and name.endswith("Key") else version
 
     def encode(self, name: str, version: int, message: messages.Message) -> bytes:
@@ -77,7 +80,7 @@ class KafkaCodec:
         return bytes.fromhex(answer[0])
 
     def decode(self, name: str, version: int, body: bytes) -> tuple[Any, bytes]:
-        """Kafka's JSON of a body, and the bytes Kafka makes of what it read."""
+        """Return Kafka's JSON of a body, and the bytes that Kafka encodes what it read into."""
         (answer,) = self.ask([("decode", name, self._version(name, version), body.hex())])
         if isinstance(answer, Refused):
             raise answer
@@ -85,7 +88,7 @@ class KafkaCodec:
         return json.loads(answer[1]), bytes.fromhex(answer[2])
 
     def refuse(self, key: int, version: int, body: bytes, code: int, text: str | None) -> bytes | None:
-        """The body of the error response that Kafka builds for a request; None when it builds none."""
+        """Return the body of the error response that Kafka builds for a request; None if it builds none."""
         (answer,) = self.ask([("refuse", key, version, body.hex(), code, text or "")])
         if isinstance(answer, Refused):
             raise answer

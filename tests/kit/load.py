@@ -1,4 +1,4 @@
-"""Loads of a lake for tests: without Spark where it does not matter, and killed at any call of the file system."""
+"""Loading a lake in tests: without Spark where that makes no difference, and killed at any call of the file system."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
 
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
-"""What a load does to a file system, beside writing to files that nobody looks at yet."""
+"""The calls with which a load changes a file system, except writes to files that nobody looks at yet."""
 
 BEGIN_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ Rows = dict[tuple[str, int, int], tuple[bytes | None, bytes | None, int]]
 
 
 class InProcess:
-    """Tasks one after the other, here."""
+    """Runs tasks one after the other, in this process."""
 
     slots = 2
 
@@ -50,7 +50,7 @@ class InProcess:
 
 
 class Meanwhile(InProcess):
-    """Does one of these things before each job of a verification, and the last after all of them."""
+    """Calls one of `things` before each job of a verification, and the last one after all jobs."""
 
     def __init__(self, *things: Callable[[], object]):
         self.things = list(things)
@@ -70,19 +70,19 @@ def settings_of(lake: Path | str, servers: str, *topics: str, **more: Any) -> Se
 
 
 def load(lake: Path | str, servers: str, *topics: str, **more: Any) -> Summary:
-    """Without Spark."""
+    """Load topics into a lake without Spark, and return the summary."""
     return Loader(settings_of(lake, servers, *topics, **more), InProcess()).run()
 
 
 def create(servers: str, topic: str, partitions: int = 2, **configs: str) -> None:
-    """`configs`: with _ for dots."""
+    """Create a topic. `configs` are its settings, with _ for dots."""
     options = {name.replace("_", "."): value for name, value in configs.items()}
     with AdminClient(bootstrap_servers=servers) as admin:
         admin.create_topic(topic, partitions, configs=options)
 
 
 def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 0, step_ms: int = 60_000) -> None:
-    """`count` records in each partition, one a minute."""
+    """Send `count` records to each partition, with timestamps `step_ms` apart."""
     numbers = range(start, start + count)
     with Producer(bootstrap_servers=servers) as producer:
         sent = [
@@ -100,7 +100,7 @@ def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 
 
 
 def visible(lake: Path | str) -> Rows:
-    """What a plain glob sees. No row twice."""
+    """Return the rows that a plain glob over the lake finds. AssertionError if a row is there twice."""
     found: Rows = {}
     for path in Path(lake).glob("**/*.parquet"):
         topic = path.parts[-4].removeprefix("topic=")
@@ -115,7 +115,7 @@ def visible(lake: Path | str) -> Rows:
 
 
 def on_broker(servers: str, *topics: str, **options: Any) -> Rows:
-    """All records that a reader gets."""
+    """Return all records that a consumer gets from the broker."""
     found: Rows = {}
     with AdminClient(bootstrap_servers=servers) as admin:
         described = admin.describe_topics(topics)
@@ -130,7 +130,7 @@ def on_broker(servers: str, *topics: str, **options: Any) -> Rows:
 
 
 def hours_of(lake: Path | str) -> Counter[str]:
-    """How many rows are in each folder of an hour."""
+    """Return the number of rows in each folder of an hour."""
     found: Counter[str] = Counter()
     for path in Path(lake).glob("**/*.parquet"):
         found["/".join(path.parts[-4:-1])] += parquet.read_metadata(pyarrow.OSFile(str(path))).num_rows
@@ -141,7 +141,7 @@ def hours_of(lake: Path | str) -> Counter[str]:
 
 
 def killed_at(step: int, settings: Settings, die: Callable[[int, Settings], None] | None = None) -> bool:
-    """Load in a process that is killed right before its `step`th call; False: it had not so many, and has ended."""
+    """Load in a process that is killed right before its `step`th call. Return False if it ended with fewer calls."""
     process = _processes.Process(target=die or load_and_die, args=(step, settings))
     process.start()
     process.join(60)
@@ -159,9 +159,9 @@ def load_and_die(step: int, settings: Settings) -> None:
 def folding_campaign(
     settings: Settings, die: Callable[[int, Settings], None], look: Callable[[], Rows], every: int, patch: MonkeyPatch
 ) -> int:
-    """Loads that fold, killed before each `every`th step, of a lake that others have not folded; how many steps.
+    """Kill loads that fold before each `every`th step, in a lake that was not folded. Return the number of steps.
 
-    `die`: with bundles of two commits.
+    `die` is the process that is killed; bundles have two commits.
     """
     patch.setattr(commit_files, "BUNDLE", 2)
     patch.setattr(run, "fold", lambda storage: None)
@@ -188,7 +188,7 @@ def folding_campaign(
 
 
 def kill_before(step: int, calls: Sequence[tuple[Any, str]]) -> None:
-    """This process is killed right before the `step`th of these calls from now on: (module or class, name)."""
+    """Have this process killed right before the `step`th of these calls from now on: (module or class, name)."""
     left = step
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ the file `go` is there. `straggle`: the first attempt of the first task is lost,
 def begin(
     folder: Path, lake: Path, servers: str, topic: str, trouble: str, master: str = "local[2,4]", **conf: str
 ) -> subprocess.Popen[bytes]:
-    """`folder`: where attempts leave files, by unit and attempt."""
+    """Start the load as a process. Attempts leave files in `folder`, named by unit and attempt."""
     folder.mkdir(exist_ok=True)
     settings = [f"{name}={value}" for name, value in conf.items()]
     command = [
@@ -44,7 +44,7 @@ def begin(
 
 
 def ended(child: subprocess.Popen[bytes], timeout_s: float = 200) -> int:
-    """Its exit status; it is no longer there in any case."""
+    """Wait for the process and return its exit status. It is killed if it does not end in time."""
     try:
         return child.wait(timeout_s)
     finally:
@@ -52,7 +52,7 @@ def ended(child: subprocess.Popen[bytes], timeout_s: float = 200) -> int:
 
 
 def troubled(job: Job, unit: WorkUnit) -> Manifest:
-    """In a worker."""
+    """Run a unit in a worker, with the trouble that the environment asks for."""
     trouble, _, place = os.environ[TROUBLE].partition(":")
     folder = Path(place)
     attempt = sum(1 for _ in folder.glob(f"unit-{unit.number}-*"))
@@ -72,7 +72,10 @@ def troubled(job: Job, unit: WorkUnit) -> Manifest:
 
 
 def once_told(job: Job, unit: WorkUnit) -> Manifest:
-    """In a worker: what a task does, its end once LAKE-go is there; LAKE-waits says that it is at work."""
+    """Run a unit in a worker, and end once the file LAKE-go is there.
+
+    The file LAKE-waits says that the work is done.
+    """
     found = run_unit(job, unit)
     lake = Path(job.settings.lake)
     lake.with_name(f"{lake.name}-waits").touch()
@@ -81,7 +84,7 @@ def once_told(job: Job, unit: WorkUnit) -> Manifest:
 
 
 def straggle(folder: Path) -> None:
-    """The attempt that was lost, from its beginning, again and again until `stop` is there."""
+    """Run the attempt that was lost again from its beginning, over and over until the file `stop` is there."""
     job, unit = pickle.loads((folder / "lost").read_bytes())
     while not (folder / "stop").exists():
         run_unit(job, unit)

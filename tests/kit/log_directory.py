@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker._core.log.producers import ProducerTable
 from kbroker._core.log.scan.segment_scan import scan_segment
+from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker.fs import RealFileSystem
 from kbroker.groups import records
 from kbroker.model import TopicPartition
@@ -52,7 +52,7 @@ def message(offset: int, magic: int, value: bytes = b"value" * 8) -> bytes:
 
 
 def message_set(offsets: Sequence[int], magic: int, codec: int, value: bytes = b"value" * 8) -> bytes:
-    """One message of magic 0 or 1, or a compressed one with several inside."""
+    """Return messages of magic 0 or 1, inside of one compressed message if there is a codec."""
     builder = MessageSetBuilder(magic, compressed=codec != Codec.NONE)
     for offset in offsets:
         builder.append(offset, NOW + offset, b"key", value)
@@ -71,7 +71,7 @@ def write_partition(
     segments: Sequence[tuple[int, Sequence[bytes]]],
     epochs: Sequence[tuple[int, int]] = ((0, 0),),
 ) -> int:
-    """The directory of a partition, with segments of (base offset, batches). Its log's end."""
+    """Write a partition's directory, with segments of (base offset, batches). Return the log's end offset."""
     home = root / str(partition)
     home.mkdir(parents=True)
     producers = ProducerTable()
@@ -103,7 +103,7 @@ def write_partition(
 
 
 def of_every_codec(magic: int, base_offset: int = 0) -> list[bytes]:
-    """Batches of three records each."""
+    """Return batches of three records each, one batch for each codec."""
     if magic == 2:
         return [batch(base_offset + 3 * at, codec=codec) for at, codec in enumerate(Codec)]
     codecs = [codec for codec in Codec if codec != Codec.ZSTD]
@@ -119,7 +119,7 @@ def of_every_codec(magic: int, base_offset: int = 0) -> list[bytes]:
 
 
 def offsets_records() -> list[tuple[int, bytes | None, bytes | None]]:
-    """Records of `__consumer_offsets` in every version that Kafka has written, and some that nobody has."""
+    """Return records of `__consumer_offsets` in every version that Kafka has written, and some in unknown ones."""
     key = records.offset_key("g", TopicPartition("views", 3))
     group = records.group_key("g")
     subscription = b"\0\1" + M.ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"\xff").encode(1)
@@ -159,7 +159,7 @@ def offsets_records() -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def transaction_records() -> list[tuple[int, bytes | None, bytes | None]]:
-    """Records of `__transaction_state` in each version and state."""
+    """Return records of `__transaction_state` in each version and state."""
     key = b"\0\0" + M.TransactionLogKey(transactional_id="tx").encode(0)
     topic = M.TransactionLogValue.PartitionsSchema(topic="a", partition_ids=[0, 1])
 

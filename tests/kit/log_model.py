@@ -1,4 +1,4 @@
-"""What a log is, obviously: a list of batches of records. Slow, no files, no indexes."""
+"""A slow and obvious model of a log: a list of batches of records, without files and indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ModelRecord:
 
 @dataclass
 class LogModel:
-    """Batches by append; a truncation or a deletion is a slice."""
+    """A log as a list of batches. Truncating and deleting take a slice of it."""
 
     batches: list[list[ModelRecord]] = field(default_factory=list)
     start_offset: int = 0
@@ -56,6 +56,6 @@ class LogModel:
         return next((record for record in self.records() if record.timestamp >= timestamp), None)
 
     def newest(self) -> ModelRecord | None:
-        """The first of those with the largest timestamp."""
+        """The first record of those with the largest timestamp."""
         records = self.records()
         return max(records, key=lambda record: (record.timestamp, -record.offset)) if records else None

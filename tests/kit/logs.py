@@ -24,11 +24,11 @@ TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
 
 @dataclass
 class ManualClock:
-    """Stands still until the test moves it."""
+    """A clock that stands still until the test moves it."""
 
     now_ms: int = 1_700_000_000_000
     set_by_ms: int = 0
-    """How far somebody has set the wall clock: what measures time does not notice."""
+    """How far the wall clock was set, in ms. The monotonic clock is not affected."""
 
     def wall_ms(self) -> int:
         return self.now_ms + self.set_by_ms
@@ -69,7 +69,7 @@ class LogHome:
         return log
 
     def reopen(self, *, clean: bool) -> Log:
-        """The log as a fresh process finds it."""
+        """Abandon the log and return it as a new process finds it."""
         self.abandon()
         self.directory = LogDirectory(str(self.path))
         log = Log(
@@ -81,14 +81,14 @@ class LogHome:
         return log
 
     def abandon(self) -> None:
-        """As a killed process: nothing is written, only descriptors go."""
+        """Leave the log as a killed process does: write nothing, only close descriptors."""
         for log in self._logs:
             log.state.close()
         self._logs.clear()
         self.flush_requested()
 
     def flush_requested(self) -> None:
-        """Every flush that was asked for is done when it returns."""
+        """Do every flush that was asked for, and return when all are done."""
         self.directory.stop_flushers()  # or run_flusher would wait for more
         self.directory.run_flusher()
 
@@ -99,7 +99,7 @@ class LogHome:
         self.removed.append((handles, paths))
 
     def unlink_removed(self) -> None:
-        """What is done after file.delete.delay.ms."""
+        """Unlink removed files, as it is done after file.delete.delay.ms."""
         for _, paths in self.removed:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
@@ -107,12 +107,12 @@ class LogHome:
 
 
 def batch_of(values: Sequence[bytes], timestamp: int = 1_700_000_000_000, **fields: int) -> bytes:
-    """One batch as a producer sends it; record i has `timestamp` + i."""
+    """Return a batch as a producer sends it. Record i has the timestamp `timestamp` + i."""
     return encode_batch([(timestamp + at, None, value) for at, value in enumerate(values)], **fields)
 
 
 def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
-    """Every record from `offset` (the log's start) to the end, as a consumer gets them."""
+    """Return every record from `offset` (None: the log's start) to the end, as a consumer gets them."""
     offset = log.log_start_offset if offset is None else offset
     found: list[Record] = []
     while offset < log.high_watermark:

@@ -1,4 +1,4 @@
-"""A proxy between clients and a broker that makes lies of its answers, for as long as a test says."""
+"""A proxy between clients and a broker, which falsifies the broker's answers for as long as a test says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = 8  #: size and correlation id
 
 
 class Silence(Exception):
-    """Nothing more is said on this connection."""
+    """The proxy sends nothing more on this connection."""
 
 
 def _another_id(frame: bytes) -> bytes:
@@ -26,7 +26,7 @@ def _with_size(size: int) -> Callable[[bytes], bytes]:
 
 
 def _resized(body: bytes) -> Callable[[bytes], bytes]:
-    """An answer of the right length and id, with another content."""
+    """Return a lie: an answer with the right length and correlation id, and with `body` as its content."""
     return lambda frame: struct.pack(">i", SIZE + len(body)) + frame[SIZE:HEADER] + body
 
 
@@ -58,12 +58,14 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "the end": _gone,
     "silence": _silent,
 }
-"""By name: what becomes of a whole answer."""
+"""Name of a lie -> what it makes of a whole answer."""
 
 
 class LyingProxy(ScriptedBroker):
-    """A context manager. Clients find the broker at `port`, if it advertises that. `lie`: a name of LIES about the
-    answers of `api_keys`, or None."""
+    """A context manager. Clients come to the broker through `port`, if the broker advertises it.
+
+    `lie` is a name of LIES, for the answers of `api_keys`, or None.
+    """
 
     def __init__(self, target_port: int = 0):
         super().__init__(self.serve)

@@ -25,13 +25,13 @@ class MavenFailed(Exception):
 
 
 def cache_directory() -> Path:
-    """Where everything that tests download is kept."""
+    """The directory with everything that tests download."""
     return Path(os.environ.get("KBROKER_CACHE") or Path.home() / ".cache" / "kbroker")
 
 
 @contextlib.contextmanager
 def making(place: Path) -> Iterator[None]:
-    """Nobody else makes what is there meanwhile; other processes wait, and find it."""
+    """Hold a lock while making `target`. Other processes wait for it, and find what was made."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_name(f"{place.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,14 +55,14 @@ def jars(coordinates: Sequence[str], *, alone: bool = False) -> list[Path]:
 
 
 def jar(coordinate: str) -> Path:
-    """The one jar of a coordinate, without what it needs."""
+    """Return the single jar of a coordinate, without its dependencies."""
     _, artifact, version = coordinate.split(":")
     (found,) = (path for path in jars([coordinate]) if path.name == f"{artifact}-{version}.jar")
     return found
 
 
 def fetch(coordinates: Sequence[str], first: Sequence[Path] = ()) -> str:
-    """A class path of `jars(coordinates)`; `first` goes in front of them."""
+    """Return a class path of `jars(coordinates)`, with `first` in front of them."""
     return os.pathsep.join(str(path) for path in [*first, *jars(coordinates)])
 
 

@@ -1,4 +1,4 @@
-"""A lake's files in memory: calls are counted, cut off, and met by others."""
+"""A lake's files in memory. Tests count its calls, cut them off, and make other calls in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 
 
 class MemoryLake:
-    """Of kbroker.spark.loader.lake.Storage what commits need. `before` is told of each call, and of what."""
+    """The part of kbroker.spark.loader.lake.Storage that commits need.
+
+    `before` is called with each call and its subject.
+    """
 
     name = "memory"
 
@@ -22,7 +25,7 @@ class MemoryLake:
         return found
 
     def cut_off_after(self, changes: int | None) -> None:
-        """That many writes and removals happen, and then none: InterruptedError."""
+        """Let `changes` more writes and removals happen; all later ones raise InterruptedError."""
         self._left = changes
 
     def _called(self, call: str, path: str, *, changes: bool = False) -> None:

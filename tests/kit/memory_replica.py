@@ -1,4 +1,4 @@
-"""A replica in memory and an offsets topic made of such: slow, obvious, and told when to fail."""
+"""A replica in memory, and an offsets topic made of such replicas: slow, obvious, and failing when told to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from kbroker.state_log.replica import Committed
 
 
 class MemoryReplica:
-    """Appends commit at once, unless `hold` is set: then `release` commits them, or ends them with an error."""
+    """A replica whose appends commit at once.
+
+    While `hold` is set, `release` commits them or ends them with an error.
+    """
 
     def __init__(self) -> None:
         self.leader_epoch = 0
@@ -45,7 +48,7 @@ class MemoryReplica:
         return self.guards.setdefault(producer_id, len(self.batches) + 1)
 
     def is_verified(self, batch: bytes, guard: int) -> bool:
-        """Whether the batch's transaction may begin here, if it does."""
+        """Whether the batch is in no transaction, in an open one, or in one that was verified and may begin."""
         info = record_batch.header(batch)
         known = info.producer_id in self.in_transaction
         return not info.is_transactional or known or (guard != 0 and self.guards.get(info.producer_id) == guard)
@@ -67,7 +70,7 @@ class MemoryReplica:
                 committed(ErrorCode.NONE, base_offset)
 
     def put(self, batch: bytes) -> int:
-        """Appends as somebody else would; returns the base offset."""
+        """Append a batch as another writer would, and return its base offset."""
         info = record_batch.header(batch)
         if info.is_transactional:
             self.guards.pop(info.producer_id, None)
@@ -85,7 +88,7 @@ class MemoryReplica:
             committed(error, -1 if error else base_offset)
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
-        """Keys and values of everything in it."""
+        """The keys and values of all records."""
         return [(r.key, r.value) for batch in self.batches for b in read_batches(batch) for r in b.records()]
 
 

@@ -19,7 +19,7 @@ from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
 
 
 class MemoryMarkers:
-    """What was written where; the next ones are refused or held back when the test says so."""
+    """The markers that were written, and where. The test may have the next ones refused or held back."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, Marker]] = []
@@ -45,12 +45,12 @@ class MemoryMarkers:
             done(ErrorCode.NONE)
 
     def of(self, partition: TopicPartition) -> list[bool]:
-        """Commits and aborts, in order."""
+        """The markers of a partition in order: True for a commit, False for an abort."""
         return [marker.commit for at, marker in self.written if at == partition]
 
 
 class TransactionHome:
-    """One broker's coordinator; `restart` makes a new one on the same partitions."""
+    """A broker's transaction coordinator. `restart` makes a new one on the same partitions."""
 
     def __init__(self, partitions: int = 1, exists: bool = True, **options: Any):
         self.topic = MemoryOffsetsTopic(partitions, exists)
@@ -72,7 +72,7 @@ class TransactionHome:
         self.settle()
 
     def settle(self) -> None:
-        """Until what is led is loaded, and markers that were left are written."""
+        """Wait until the partitions that it leads are loaded and the markers that were left are written."""
         assert self.coordinator.shards.await_loaded(10)
         loader = self.coordinator.shards._loader._thread
         if loader is not None:
@@ -97,7 +97,7 @@ class TransactionHome:
         return self.topic.replicas[0]
 
     def fail_append(self, failing: int, late: bool) -> None:
-        """Of the appends from now on the one with that number fails: refused at once, or `late`."""
+        """Have append number `failing`, counted from now on, fail: it is refused at once, or later if `late`."""
         numbers = itertools.count()
 
         def flaky(batch: bytes, epoch: int, committed: object, guard: int) -> None:
@@ -111,7 +111,7 @@ class TransactionHome:
         self.replica.append = flaky  # type: ignore[method-assign]
 
     def until_done(self, ask: Callable[[], ErrorCode]) -> None:
-        """Asks as a client does, until there is no error."""
+        """Ask again after errors that clients retry, until there is no error."""
         for _ in range(4):
             error = ask()
             if not error:
@@ -146,7 +146,7 @@ class TransactionHome:
         return answers
 
     def bump(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> EndedTransaction:
-        """EndTxn of a client that gets a new epoch."""
+        """End a transaction as a client that gets a new epoch with it, and return the answer."""
         (answer,) = self.ask_bump(who, commit, name)
         return answer
 
@@ -169,7 +169,7 @@ class TransactionHome:
         return str(described.state) if not described.error else described.error.name
 
     def producer(self, name: str = "id", timeout_ms: int = 60_000) -> tuple[int, int]:
-        """A producer with the id, as it is right after its start."""
+        """Initialize a producer with the transactional id, and return its producer id and epoch."""
         answer = self.init(name, timeout_ms=timeout_ms)
         assert answer.error is ErrorCode.NONE
         return answer.producer_id, answer.producer_epoch

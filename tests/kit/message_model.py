@@ -1,4 +1,4 @@
-"""What the schema data say, read slowly: random messages of a version, and Kafka's JSON form of a message."""
+"""A slow reading of the schema data: random messages of a version, and Kafka's JSON form of a message."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def scalar_strategy(kind: str) -> st.SearchStrategy[Any]:
 
 
 def kafka_json(message: Message, version: int) -> Any:
-    """The message as Kafka's JSON converters read it, fields of that version only."""
+    """Return a message as Kafka's JSON converters read it, with the fields of this version only."""
     return _struct_json(message, type(message), None, version)
 
 
@@ -176,7 +176,7 @@ def _element_json(value: Any, cls: type[Message], field: Field, version: int) ->
 
 
 def served_messages() -> Iterator[tuple[type[Message], range]]:
-    """Every request and response that is served, with its served versions."""
+    """Return every request and response that the broker serves, with the served versions."""
     from kbroker.protocol.api import SERVED, request_class, response_class
 
     for api_key, served in SERVED.items():

@@ -10,7 +10,7 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def read_rows(data: bytes, wrapper: Message | None = None) -> list[Row]:
-    """With `wrapper`, `data` is what that one holds, inflated. Raises InvalidBatch."""
+    """Return the messages of `data`: of a set, or with `wrapper`, its decompressed inner ones. Raises InvalidBatch."""
     info = message_set.walk(data, wrapper=wrapper)
     messages = message_set.messages(data)
     base = info.first_offset - messages[0].offset if messages else 0

@@ -30,7 +30,7 @@ def sized(data: bytes | None) -> bytes:
 
 
 def framed(offset: int, body: bytes) -> bytes:
-    """A message of any `body`, from its magic on, with a CRC that is right."""
+    """Return a message of any `body` (the bytes from the magic on), with the right CRC."""
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 
 
@@ -56,7 +56,7 @@ def take_sized(data: bytes) -> tuple[bytes | None, bytes]:
 
 
 def decode_one(data: bytes) -> tuple[Message, bytes]:
-    """The first message, and what is behind it."""
+    """Return the first message, and the bytes behind it."""
     if len(data) < 12:
         raise Refused("BATCH_TOO_SHORT")
     offset, length = struct.unpack_from(">qi", data)
@@ -86,7 +86,7 @@ def decode_one(data: bytes) -> tuple[Message, bytes]:
 
 
 def decode_set(data: bytes, wrapper: Message | None = None) -> list[Message]:
-    """The messages of a set, or those inside of `wrapper` with absolute offsets and the timestamps that Kafka sees."""
+    """Return the messages of a set or inside of `wrapper`, with absolute offsets and the timestamps Kafka sees."""
     found: list[Message] = []
     while data:
         message, data = decode_one(data)

@@ -1,4 +1,4 @@
-"""Places for a lake where nothing can be renamed: an S3 of one process, and a file system that refuses it."""
+"""Places for a lake where nothing can be renamed: an S3 server in this process, and a file system that refuses it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyarrow.fs import FileSelector, FileSystemHandler, LocalFileSystem, PyFileS
 
 @contextmanager
 def s3_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of a bucket, as pyarrow takes it; a path goes before its question mark: see `below`."""
+    """Yield the URI of a bucket for pyarrow. A path is to be put before its question mark: see `below`."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -37,7 +37,7 @@ def below(uri: str, path: str) -> str:
 
 
 class NothingIsRenamed(FileSystemHandler):  # type: ignore[misc]
-    """Local files. What has a name keeps it, but can be copied."""
+    """Local files that cannot be renamed, only copied."""
 
     def __init__(self) -> None:
         self._files = LocalFileSystem()

@@ -1,4 +1,4 @@
-"""What groups have committed, worked out anew from everything that has happened: slow and obvious.
+"""A slow and obvious model of committed offsets: they are computed anew from all events.
 
 Written from KIP-98 and KIP-447, not from kbroker's code: events in the order of the log, read from the beginning.
 """
@@ -14,7 +14,7 @@ Place: TypeAlias = tuple[str, TopicPartition]
 
 
 class Commit(NamedTuple):
-    """Offsets that count from now on; with a producer, from its commit marker on."""
+    """Committed offsets. Without a producer they count at once, else from its commit marker on."""
 
     offsets: dict[Place, int]
     producer_id: int | None = None
@@ -28,20 +28,20 @@ class Marker(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Offsets that nobody shall know any more."""
+    """The removal of committed offsets."""
 
     places: frozenset[Place]
 
 
 class Known(NamedTuple):
-    """What is committed, and where a transaction is undecided."""
+    """The committed offsets, and the places where a transaction is undecided."""
 
     committed: dict[Place, int]
     unstable: frozenset[Place]
 
 
 def known_after(events: list[Commit | Marker | Removal]) -> Known:
-    """What a reader of all these events knows."""
+    """Return what is known after all these events."""
     committed: dict[Place, tuple[int, int]] = {}
     open_transactions: dict[int, dict[Place, tuple[int, int]]] = {}
     for number, event in enumerate(events):

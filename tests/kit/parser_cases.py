@@ -1,4 +1,4 @@
-"""The one harness for parsers of bytes from outside: whatever comes in, only the project's own exceptions come out."""
+"""The harness for parsers of bytes from outside: whatever they are fed, only the project's exceptions may come out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.errors import KbrokerError
 
 
 def mangled(whole: bytes, every_bit: bool = False) -> Iterator[tuple[str, bytes]]:
-    """`whole` cut at each length, with bytes behind it, and with each byte (or bit) changed; each with its name."""
+    """Yield `whole` cut at each length, with bytes behind it, and with each byte (or bit) changed; each with a name."""
     for size in range(len(whole)):
         yield f"cut to {size} bytes", whole[:size]
     for tail in (b"\0", b"\xff", whole, whole[: len(whole) // 2]):

@@ -38,7 +38,8 @@ STOP_S = 10.0
 class ProcessorRig:
     """`processors` processors over the logs in `directory`.
 
-    `handle` gets what is neither Produce nor Fetch: on a handler thread, or with `inline` on the processor's.
+    `handle` gets the requests that are neither Produce nor Fetch: on a handler thread, or with `inline` on the
+    processor's.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ProcessorRig:
         self.lock = threading.Lock()
         self.is_stopped = False
         self.verify: Callable[[str, int, int, list[tuple[str, int]]], Sequence[int]] | None = None
-        """Who is asked about transactions."""
+        """The function that is asked whether transactions may begin; None: nobody is asked."""
 
     def _on_request(self, request: Request, processor: Processor) -> bool | None:
         if self.inline and request.api_key > 1:
@@ -136,7 +137,7 @@ class ProcessorRig:
         self.logs.stop()
 
     def connect(self, processor: int | None = None, listener: int = 0, small_buffers: bool = False) -> WireClient:
-        """A client whose connection is served by that processor, or by the next in turn."""
+        """Return a client whose connection is served by this processor; None: by the next one in turn."""
         with self.lock:
             client = WireClient("127.0.0.1", self.port)
             accepted, _ = self.listener.accept()
@@ -160,13 +161,13 @@ class ProcessorRig:
         return sum(processor.connection_count for processor in self.processors)
 
     def why_closed(self) -> list[str]:
-        """The reason of each connection that was closed for one, once the processors have said it."""
+        """Wait for a connection to be closed. Return the reasons of those that were closed for one."""
         wait_until(lambda: self.connection_count == 0 or bool(self.closed), "a connection is closed", 1.0, fails=False)
         return [reason for _, reason in self.closed]
 
     @staticmethod
     def fetch_request(topic: str, offset: int, partition_id: int = 0, **fields: Any) -> M.FetchRequest:
-        """For version 11, without a session."""
+        """Return a Fetch request for version 11, without a session."""
         part = M.FetchRequest.FetchPartition(
             partition=partition_id, fetch_offset=offset, partition_max_bytes=fields.get("max_bytes", 1 << 20)
         )
@@ -174,7 +175,7 @@ class ProcessorRig:
         return M.FetchRequest(topics=[M.FetchRequest.FetchTopic(topic=topic, partitions=[part])], **(settings | fields))
 
     def records(self, topic: str, partition_id: int = 0) -> list[Record]:
-        """Everything in a partition's log."""
+        """Return all records of a partition's log."""
         log = self.logs.get(TopicPartition(topic, partition_id))
         assert log is not None
         found: list[Record] = []
@@ -187,7 +188,7 @@ class ProcessorRig:
 
 
 def produce_request(topic: str, batch: Any, *, acks: int = 1, partition_id: int = 0) -> M.ProduceRequest:
-    """One batch for one partition."""
+    """Return a Produce request with one batch for one partition."""
     part = M.ProduceRequest.PartitionProduceData(index=partition_id, records=batch)
     return M.ProduceRequest(
         acks=acks,
@@ -197,12 +198,12 @@ def produce_request(topic: str, batch: Any, *, acks: int = 1, partition_id: int 
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is really there."""
+    """The resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0, fails: bool = True) -> None:
-    """Poll what no event tells; for conditions inside a processor."""
+    """Poll until a condition inside a processor is true, of which no event tells. Fail after `timeout_s` if `fails`."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():

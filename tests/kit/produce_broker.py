@@ -1,4 +1,4 @@
-"""An obvious model of a broker that takes records: lists, what it remembers of producers, and faults on request."""
+"""An obvious model of a broker that takes records: lists, the state of producers, and faults on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULTS = ("refuse", "refuse and drop", "append and refuse", "append and drop", "
 
 @dataclass
 class ProducerEntry:
-    """What a partition knows of a producer."""
+    """What a partition remembers of a producer."""
 
     epoch: int
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # base sequence, count, base offset
@@ -32,7 +32,7 @@ class ProducerEntry:
 
 
 class ProduceBroker(ScriptedBroker):
-    """One node. `faults`: names out of FAULTS, one of which meets a partition's batch with `probability`."""
+    """A broker. With `probability`, one of the `faults` (names of FAULTS) happens to a partition's batch."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ProduceBroker(ScriptedBroker):
         return answer(brokers=nodes, controller_id=1, topics=topics)
 
     def produce(self, peer: Peer, asked: Asked) -> bool:
-        """False: the connection is dropped."""
+        """Answer a Produce request. Return False if the connection is to be dropped."""
         message = asked.message
         assert isinstance(message, M.ProduceRequest)
         topics = []
@@ -138,7 +138,7 @@ class ProduceBroker(ScriptedBroker):
         return answer, "drop" in fault
 
     def wait_until_read(self, key: Key, count: int) -> None:
-        """Of a producer that gets no answers."""
+        """Wait until a partition has `count` records, for a producer that gets no answers."""
         with self.appended:
             assert self.appended.wait_for(lambda: len(self.logs[key]) >= count, 30)
 

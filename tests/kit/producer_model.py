@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent producers, obviously (KIP-98, KIP-360; Kafka's ProducerAppendInfo)."""
+"""An obvious model of what a partition remembers of idempotent producers (KIP-98, KIP-360; ProducerAppendInfo)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that are made and thrown away by the thousand."""
+"""Directories that are made and removed by the thousand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kbroker.fs import RealFileSystem
 
 
 def memory_directory() -> str | None:
-    """Where files cost nothing, if there is such a place."""
+    """The directory of files in memory, or None."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextmanager
 def quick_directory() -> Iterator[Path]:
-    """A directory in memory where there is one."""
+    """Yield a new directory, in memory if possible."""
     path = Path(tempfile.mkdtemp(prefix="kbroker-crash-", dir=memory_directory()))
     try:
         yield path
@@ -28,7 +28,7 @@ def quick_directory() -> Iterator[Path]:
 
 
 class UnsyncedFileSystem(RealFileSystem):
-    """The real one, but that nobody waits for the device."""
+    """The real file system, without waiting for the device."""
 
     passthrough = False
 

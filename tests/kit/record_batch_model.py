@@ -1,4 +1,4 @@
-"""The record batch of magic 2, slow and obvious: what the compiled core is compared with.
+"""A slow and obvious model of the record batch of magic 2, which the compiled core is compared with.
 
 Findings are named as in kbroker._core.wire.record_batch.FINDINGS; the order of the checks is the contract's.
 """
@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 def crc(polynomial: int, data: bytes, start: int = 0) -> int:
-    """A reflected CRC of 32 bits, bit by bit."""
+    """Compute a reflected CRC of 32 bits, bit by bit."""
     register = start ^ 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -108,7 +108,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 class Reader:
-    """Reads a record's fields; anything short raises Refused("BATCH_BAD_RECORD")."""
+    """Reads a record's fields. Raises Refused("BATCH_BAD_RECORD") if the bytes end too early."""
 
     def __init__(self, data: bytes):
         self.data = data
@@ -164,7 +164,7 @@ def decode_record(reader: Reader) -> Record:
 
 
 def decode_header(data: bytes) -> Batch:
-    """Lengths and magic; the payload is what stands behind the header."""
+    """Check lengths and magic, and return the batch. Its payload is what stands behind the header."""
     if len(data) < 12:
         raise Refused("BATCH_TOO_SHORT")
     (length,) = struct.unpack(">i", data[8:12])
@@ -196,7 +196,7 @@ def verify(data: bytes) -> Batch:
 
 
 def check(data: bytes) -> Batch:
-    """What a client may send."""
+    """Raise Refused if a client may not send this batch."""
     batch = decode_header(data)
     if batch.base_offset != 0:
         raise Refused("BATCH_BAD_BASE_OFFSET")
@@ -214,7 +214,7 @@ def check(data: bytes) -> Batch:
 
 
 def walk(batch: Batch, records: bytes, key_required: bool = False) -> tuple[Batch, int]:
-    """The batch with its records, and the largest timestamp."""
+    """Return the batch with its records, and the largest timestamp."""
     assert batch.record_count is not None
     if batch.record_count < 0 or batch.last_offset_delta != batch.record_count - 1:
         raise Refused("BATCH_BAD_COUNT")

@@ -1,4 +1,4 @@
-"""A schema registry in this process, with the part of Confluent's HTTP API that readers use."""
+"""A schema registry in this process. It has the part of Confluent's HTTP API that readers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from urllib.parse import unquote
 
 
 class SchemaRegistryServer:
-    """`register` is what serializers do; `asked` are the paths of all requests. With `login` it asks who is there."""
+    """A registry's server.
+
+    `register` adds a schema, `asked` has the paths of all requests, `login` is required if given.
+    """
 
     def __init__(self, login: str = "") -> None:
         self.asked: list[str] = []
@@ -44,7 +47,7 @@ class SchemaRegistryServer:
     def register(
         self, subject: str, schema: Any, kind: str = "AVRO", references: tuple[tuple[str, str], ...] = ()
     ) -> int:
-        """Its id. `references`: names and subjects, of their latest versions."""
+        """Register a schema and return its id. `references` are names and subjects, whose latest versions are taken."""
         schema_id = len(self._by_id) + 1
         found = {"schema": schema if isinstance(schema, str) else json.dumps(schema)}
         if kind != "AVRO":

@@ -1,4 +1,4 @@
-"""A broker that answers as a test tells it: rightly, wrongly, late or not at all."""
+"""A broker that answers as a test tells it to: rightly, wrongly, late or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ_TIMEOUT_S = 30
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that came."""
+    """A request that the broker received."""
 
     api_key: int
     version: int
@@ -38,7 +38,7 @@ def asked_by(frame: bytes) -> Asked:
 
 
 class Peer:
-    """A connection as the scripted broker has it."""
+    """A client's connection, on the side of the scripted broker."""
 
     def __init__(self, connection: socket.socket):
         self.socket = connection
@@ -54,26 +54,29 @@ class Peer:
         return data
 
     def request(self) -> Asked:
-        """The next one; EOFError when the client has closed."""
+        """Return the next request. EOFError if the client has closed the connection."""
         return asked_by(self.frame())
 
     def frame(self) -> bytes:
-        """What stands behind the next size, a request or not."""
+        """Return the bytes behind the next size field, whether they are a request or not."""
         return self.receive(int.from_bytes(self.receive(4)))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
     def answer(self, correlation_id: int, body: bytes) -> None:
-        """A response with a header of version 0."""
+        """Send a response with a header of version 0."""
         self.send(struct.pack(">ii", len(body) + 4, correlation_id) + body)
 
     def respond(self, asked: Asked, message: Message) -> None:
-        """A response as it should be."""
+        """Send the right response to a request."""
         self.send(encode_response(ApiKey(asked.api_key), asked.version, asked.correlation_id, message))
 
     def serve_versions(self, highest: Mapping[int, int] | None = None) -> Asked:
-        """Answers ApiVersions until something else is asked, which is returned; no versions above `highest`, by API."""
+        """Answer ApiVersions, and return the first other request.
+
+        `highest` maps APIs to the highest version to offer.
+        """
         most = highest or {}
         while True:
             asked = self.request()
@@ -87,19 +90,22 @@ class Peer:
             self.respond(asked, M.ApiVersionsResponse(api_keys=served))
 
     def wait_for_end(self) -> None:
-        """Until the client closes, whatever it says before."""
+        """Read until the client closes the connection."""
         with contextlib.suppress(OSError):
             while self.socket.recv(1 << 16):
                 pass
 
     def reset(self) -> None:
-        """Closes with RST instead of FIN."""
+        """Close the connection with RST instead of FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
 
 class ScriptedBroker:
-    """A context manager. `script(peer)` runs for each connection in a thread of its own; its end closes that."""
+    """A context manager.
+
+    `script(peer)` runs for each connection in its own thread; when it ends, the connection is closed.
+    """
 
     def __init__(self, script: Callable[[Peer], None]):
         self.script = script
@@ -111,7 +117,7 @@ class ScriptedBroker:
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> socket.socket:
-        """A connected, non-blocking socket."""
+        """Return a connected, non-blocking socket."""
         connected = socket.create_connection(("127.0.0.1", self.port))
         connected.setblocking(False)
         return connected

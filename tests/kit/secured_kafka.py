@@ -1,4 +1,4 @@
-"""An Apache Kafka that listens with every kind of security that clients have."""
+"""An Apache Kafka with a listener for every kind of security that clients support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTENERS = ("SSL", "MUTUAL", "OTHER", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class SecuredKafka(KafkaInMemory):
-    """Listens with every kind of security. MUTUAL asks for a certificate, OTHER's own is for another host."""
+    """The Kafka. Its listener MUTUAL asks for a certificate; the certificate of OTHER is for another host."""
 
     def __init__(self, folder: Path):
         super().__init__()

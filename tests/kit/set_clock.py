@@ -1,4 +1,4 @@
-"""The wall clock of a broker in a process of its own, set back and forth by the test while everything goes on."""
+"""Setting the wall clock of a broker's process back and forth while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class SetClock:
-    """Of the processes that are started within `preloaded`."""
+    """The wall clock of the processes that are started within `preloaded`."""
 
     def __init__(self, folder: Path):
         self._library = folder / "set_clock.so"
@@ -22,7 +22,7 @@ class SetClock:
         subprocess.run(command, check=True, capture_output=True)
 
     def set_by(self, seconds: float) -> None:
-        """From now on the clock is off by so much, for everybody who has it."""
+        """Set the clock of all these processes off by `seconds` from now on."""
         data = int(seconds * 10**9).to_bytes(8, "little", signed=True)
         if not self._file.exists():
             self._file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""A streaming query from one topic to another, in this process or as a program that can be killed:
+"""A streaming query from one topic to another, in this process or as a program that tests can kill:
 
 python -m tests.kit.sink_query JSON
 """
@@ -33,7 +33,7 @@ SLOW_NUMBER = 1500  #: of partition 0
 
 
 def fill(servers: str, topic: str, start: int, stop: int) -> None:
-    """With these numbers; the topic is made, with PARTITIONS."""
+    """Send these numbers to a topic, which is made with PARTITIONS partitions if it is not there."""
     with AdminClient(bootstrap_servers=servers) as admin:
         if topic not in admin.list_topics():
             admin.create_topic(topic, PARTITIONS, 1)
@@ -43,7 +43,7 @@ def fill(servers: str, topic: str, start: int, stop: int) -> None:
 
 
 def committed(servers: str, topic: str) -> list[int]:
-    """The numbers that readers of committed records find."""
+    """Return the numbers that a read_committed consumer finds."""
     with AdminClient(bootstrap_servers=servers) as admin:
         places = [(topic, each.partition) for each in admin.describe_topics([topic])[topic].partitions]
         ends = admin.list_offsets(places, read_committed=True)
@@ -62,7 +62,7 @@ def open_transactions(servers: str) -> list[str]:
 
 
 def is_decided(servers: str, topic: str) -> bool:
-    """Whether readers of committed records come to the end."""
+    """Whether no transaction is open, so that read_committed consumers reach the end of the topic."""
     with AdminClient(bootstrap_servers=servers) as admin:
         places = [(topic, each.partition) for each in admin.describe_topics([topic])[topic].partitions]
         stable = admin.list_offsets(places, read_committed=True)
@@ -70,7 +70,7 @@ def is_decided(servers: str, topic: str) -> bool:
 
 
 def exactly_once(servers: str, topic: str, folder: Path, rows: int) -> dict[str, Any]:
-    """A query of two batches of so many rows, three tasks each, to `topic`; its source is there then."""
+    """Fill a source, and return a query from it to `topic`: two batches of `rows` rows, with three tasks each."""
     fill(servers, f"{topic}-in", 0, 2 * rows)
     return {
         "servers": servers,
@@ -84,9 +84,9 @@ def exactly_once(servers: str, topic: str, folder: Path, rows: int) -> dict[str,
 
 
 def start(spark: SparkSession, query: Mapping[str, Any]) -> StreamingQuery:
-    """With `servers`, `source`, `sink`, `checkpoint`, `rows` of a batch, and more `options` of the sink.
+    """Start a query with `servers`, `source`, `sink`, `checkpoint`, `rows` of a batch, and more `options` of the sink.
 
-    `slow`: a folder; the first attempt that comes to SLOW_NUMBER waits there until another has come.
+    `slow` is a folder: the first attempt that comes to SLOW_NUMBER waits until another one has come there.
     """
     rows = (
         spark.readStream.format("kafka")
@@ -110,7 +110,7 @@ def start(spark: SparkSession, query: Mapping[str, Any]) -> StreamingQuery:
 
 
 def slowly(folder: Path, value: bytes) -> bytes:
-    """In a task: the same value. Attempts that come to SLOW_NUMBER leave a file each."""
+    """Return `value`, in a task. Each attempt that comes to SLOW_NUMBER leaves a file in `folder`."""
     if value == b"%d" % SLOW_NUMBER:
         context = TaskContext.get()
         assert context is not None
@@ -121,7 +121,7 @@ def slowly(folder: Path, value: bytes) -> bytes:
 
 
 class QueryProcess:
-    """The same in a driver of its own. A context manager."""
+    """A query in its own driver process, as a context manager."""
 
     def __init__(self, query: Mapping[str, Any], log: Path):
         self._log = log
@@ -135,11 +135,11 @@ class QueryProcess:
         return self._process.pid
 
     def wait(self, timeout_s: float = 240.0) -> None:
-        """Until it is through with what there is."""
+        """Wait until the query has processed everything that is there."""
         assert self._process.wait(timeout_s) == 0, self._log.read_text()[-4000:]
 
     def kill_when(self, seen: Callable[[], bool], timeout_s: float = 120.0) -> None:
-        """Driver and JVM; workers see that they are alone, a little later."""
+        """Kill driver and JVM once `seen()` is true. The workers notice that a little later."""
         deadline = time.monotonic() + timeout_s
         while not seen():
             assert self._process.poll() is None, self._log.read_text()[-4000:]

@@ -1,4 +1,4 @@
-"""A broker in this process without a cluster: logs, processors, handlers of the APIs of partitions, an acceptor.
+"""A broker in this process, without a cluster: logs, processors, handlers for the APIs of partitions, an acceptor.
 
 For tests that look inside while a socket is served. Other APIs close the connection.
 """
@@ -45,10 +45,10 @@ SERVED = (
 
 
 class SmallBroker:
-    """A context manager; `port` is where it listens."""
+    """The broker, as a context manager. It listens on `port`."""
 
     leader_epoch = 1
-    """Of every new partition."""
+    """The leader epoch of every new partition."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SmallBroker:
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
         self.clock_ms = 0
-        """Of the sessions, from the first call of advance_ms on."""
+        """The clock of the fetch sessions, from the first call of advance_ms on."""
         self.logs = LogManager(StorageOptions((str(folder / "data"),)))
         self.store = EmbeddedStore(str(folder / "store"))
         self.sessions = FetchSessions(
@@ -80,7 +80,7 @@ class SmallBroker:
         self._names = itertools.count()
 
     def _services(self, **parts: Any) -> Services:
-        """What these APIs use of it, and `parts`; the rest is missing."""
+        """Return the services that these APIs use, with `parts`. Other services are missing."""
         session = self.store.connect()
         if session.exists(paths.PRODUCER_ID_BLOCK) is None:
             session.create(paths.PRODUCER_ID_BLOCK)
@@ -94,7 +94,7 @@ class SmallBroker:
         return f"topic-{next(self._names)}"
 
     def create_topic(self, name: str, partition_count: int, **options: Any) -> bytes:
-        """`options` are those of storage.LogOptions."""
+        """Create a topic, and return its id. `options` are those of storage.LogOptions."""
         topic_id = uuid4()
         for partition_id in range(partition_count):
             log = self.logs.create(name, topic_id, partition_id, LogOptions(**options))
@@ -124,14 +124,14 @@ class SmallBroker:
 
     @contextmanager
     def held_closed(self, name: str, partition_id: int) -> Iterator[None]:
-        """The log is closed, and whoever has to open it waits until the context ends."""
+        """Close the log. Until the context ends, a thread that has to open it waits."""
         log = self.log(name, partition_id)
         log.close()
         with log._lock:
             yield
 
     def segment_bytes(self, name: str, partition_id: int) -> bytes:
-        """The bytes of the partition's .log files, one behind the other."""
+        """Return the bytes of the partition's .log files, one behind the other."""
         return b"".join(path.read_bytes() for path in sorted(Path(self.log(name, partition_id).path).glob("*.log")))
 
     def waiting_fetches(self, name: str, partition_id: int) -> int:

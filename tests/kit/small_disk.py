@@ -1,4 +1,4 @@
-"""A small file system in memory, to be filled up. Needs leave to mount; a test is skipped without."""
+"""A small file system in memory, to be filled up. Tests are skipped without the permission to mount."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mount(*arguments: str) -> None:
 
 @contextmanager
 def disk(path: Path, size: str = SIZE) -> Iterator[Path]:
-    """A file system of its own, as long as it is needed."""
+    """Mount a small file system for as long as the context lasts."""
     path.mkdir()
     try:
         mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
@@ -35,7 +35,7 @@ def disk(path: Path, size: str = SIZE) -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Not a byte is left."""
+    """Fill the file system up to its last byte."""
     filler = directory / "filler"
     with filler.open("ab", buffering=0) as file:
         size = 1 << 20

@@ -1,4 +1,4 @@
-"""Spark for tests: one session with Spark's own Kafka connector beside ours, so that each can be asked the same."""
+"""Spark for tests: a session with Spark's own Kafka connector beside ours, so that both can be compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def connector_jars() -> list[Path]:
 
 
 def new_session(folder: Path, master: str = "local[2]", memory: str = "1g", **conf: str | int | bool) -> SparkSession:
-    """With formats kafka and kbroker, small, and silent. There can be one at a time in a process."""
+    """Return a small and silent session with the formats kafka and kbroker. A process can have one at a time."""
     return session(
         master,
         "kbroker-tests",

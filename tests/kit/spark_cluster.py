@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers, processes of PySpark's own jars."""
+"""A standalone Spark cluster on this machine: master and workers are processes that run PySpark's own jars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 180.0
 
 
 class SparkCluster:
-    """`python` is the interpreter of its machines; nothing of this environment is on its path. `hosts`: an address of
+    """The cluster. `python` is its interpreter; nothing of this environment is on its path. `hosts`: an address of
     this machine for each worker. Speculative copies of a task run on other hosts than the first attempt only."""
 
     def __init__(self, folder: Path, python: Path, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")) -> None:
@@ -43,7 +43,7 @@ class SparkCluster:
         }
 
     def start(self) -> None:
-        """All workers are known to the master then."""
+        """Start the cluster, and wait until the master knows all workers."""
         port = self.url.rpartition(":")[2]
         master = self._run("master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
         known = threading.Semaphore(0)
@@ -75,7 +75,7 @@ class SparkCluster:
         return process
 
     def conf(self) -> dict[str, str | int]:
-        """For a session on it: small executors, and addresses of this machine alone."""
+        """Return the settings of a session on this cluster: small executors, and only addresses of this machine."""
         return {
             "spark_driver_host": "127.0.0.1",
             "spark_driver_bindAddress": "127.0.0.1",
@@ -84,17 +84,17 @@ class SparkCluster:
         }
 
     def of_a_query(self, events: Path, **conf: object) -> dict[str, object]:
-        """What a tests.kit.sink_query has to say so that it runs here; `events`: where Spark logs them."""
+        """Return what a tests.kit.sink_query needs to run on this cluster. Spark logs its events in `events`."""
         wanted = {**self.conf(), **logging_to(events), "spark_executorEnv_PYTHONPATH": str(ROOT), **conf}
         return {"master": self.url, "conf": wanted, "environment": {"SPARK_HOME": str(self.home)}}
 
     def executors(self) -> list[psutil.Process]:
-        """JVMs that run tasks; Python processes are their children."""
+        """The JVMs that run tasks. Python processes are their children."""
         found = [each for process in self._processes for each in psutil.Process(process.pid).children()]
         return [each for each in found if each.is_running()]
 
     def logs(self) -> str:
-        """What executors have said, for messages of tests that fail."""
+        """The output of the executors, for messages of failing tests."""
         found = sorted(self.folder.glob("work-*/*/*/stderr"))
         return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in found)
 
@@ -122,7 +122,7 @@ def _watch(process: subprocess.Popen[bytes], wanted: re.Pattern[bytes], found: t
 
 
 def spark_home(folder: Path) -> Path:
-    """Laid out as Spark is distributed: pip's PySpark lacks the archives that executors have their PySpark from."""
+    """Make a SPARK_HOME as Spark is distributed. pip's PySpark lacks the archives from which executors get PySpark."""
     there = Path(pyspark.__file__).parent
     folder.mkdir(parents=True)
     for name in ("jars", "bin"):

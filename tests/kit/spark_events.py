@@ -1,4 +1,4 @@
-"""What a driver has logged of its tasks (spark.eventLog): read while it runs, or when it is over."""
+"""The events that a driver has logged (spark.eventLog), read while it runs or afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def logging_to(folder: Path) -> dict[str, str | bool]:
-    """Settings of a session whose events go there."""
+    """Return the settings of a session that logs its events in `folder`."""
     folder.mkdir(exist_ok=True)
     return {
         "spark_eventLog_enabled": True,
@@ -20,7 +20,7 @@ def logging_to(folder: Path) -> dict[str, str | bool]:
 
 
 def events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Of all drivers, in the order of each; `kind` as in SparkListenerTaskEnd."""
+    """Yield the events of a kind (as SparkListenerTaskEnd) of all drivers, in the order of each driver."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):  # checksums
             continue
@@ -34,7 +34,7 @@ def events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def speculative_attempts(folder: Path) -> list[tuple[int, int, int]]:
-    """Those that have begun: stage, task of it, attempt."""
+    """Return (stage, task, attempt) of the speculative attempts that have begun."""
     return [
         (event["Stage ID"], event["Task Info"]["Index"], event["Task Info"]["Attempt"])
         for event in events(folder, "SparkListenerTaskStart")
@@ -43,6 +43,6 @@ def speculative_attempts(folder: Path) -> list[tuple[int, int, int]]:
 
 
 def reasons_of_failures(folder: Path) -> list[str]:
-    """As in ExecutorLostFailure and TaskKilled; of attempts that did not end well."""
+    """Return the reasons of attempts that did not succeed, as ExecutorLostFailure and TaskKilled."""
     found = (event["Task End Reason"]["Reason"] for event in events(folder, "SparkListenerTaskEnd"))
     return [reason for reason in found if reason != "Success"]

@@ -1,8 +1,8 @@
-"""A job as somebody would submit it: copies a topic into another, and prints how many rows both have and who did it.
+"""A job as users submit it. It copies a topic into another one, and prints how many rows both have and who did it.
 
 python -m tests.kit.spark_job MASTER SERVERS TOPIC COPY '{"spark_executor_memory": "512m"}'
 
-Without a MASTER it is spark-submit's.
+Without MASTER, spark-submit sets the master.
 """
 
 from __future__ import annotations

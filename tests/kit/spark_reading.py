@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def load(spark: SparkSession, form: str = "kbroker", **options: Any) -> DataFrame:
-    """Not read yet: only its schema is known."""
+    """Return a DataFrame of a format. Nothing is read yet; only the schema is known."""
     reader = spark.read.format(form)
     for name, value in options.items():
         reader = reader.option(name, value)
@@ -17,7 +17,7 @@ def load(spark: SparkSession, form: str = "kbroker", **options: Any) -> DataFram
 
 
 def last_line(error: BaseException) -> str:
-    """Of the traceback in a Python source's error, which Spark wraps: what users look at."""
+    """Return the last line of the traceback in a Python data source's error, which Spark wraps: what users look at."""
     text = str(error).split("\n\nJVM stacktrace")[0]
     found = re.findall(
         r"^(?:[\w.]+\.)?\w+(?:Error|Exception|Option|Failed|Loss|Out|Records|Delivered)\b: .*$", text, re.MULTILINE

@@ -1,4 +1,4 @@
-"""What lies in a segment's bytes, of any magic, one after the other: slow and obvious."""
+"""A slow and obvious reading of a segment's bytes: batches and messages of any magic, one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INFLATED_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OldMessage:
-    """A message of magic 0 or 1, also one of a compressed set, told as a batch of one record."""
+    """A message of magic 0 or 1, also one inside of a compressed message, that looks like a batch of one record."""
 
     magic: int
     base_offset: int
@@ -45,18 +45,18 @@ class OldMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch, or a message of magic 0 or 1 with all that is inside."""
+    """A batch, or a message of magic 0 or 1 with its inner messages."""
 
     position: int
     base_offset: int
-    """Of a compressed set it is the last one."""
+    """The base offset; for a compressed message the offset of its last inner one."""
     last_offset: int
     max_timestamp: int
     content: Batch | tuple[OldMessage, ...]
 
 
 def stored_batches(data: bytes) -> Iterator[StoredBatch]:
-    """Verified; one cut short at the end is left out."""
+    """Return the batches and messages in these bytes, verified. One that is cut short at the end is left out."""
     position = 0
     while len(data) - position >= _HEAD.size:
         offset, length, magic = _HEAD.unpack_from(data, position)

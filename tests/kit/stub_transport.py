@@ -1,4 +1,4 @@
-"""A transport that is no encryption at all, only different bytes: it proves that nothing leans on sendfile."""
+"""A transport that only changes the bytes, without encryption: it shows that nothing depends on sendfile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scramble(data: bytes) -> bytes:
 
 
 class XorTransport:
-    """The broker's side."""
+    """The transport on the broker's side."""
 
     largest_piece = 0
 
@@ -28,7 +28,7 @@ class XorTransport:
 
 
 class BrokenTransport:
-    """Refuses everything."""
+    """A transport that refuses everything."""
 
     def decrypt(self, data: bytes) -> bytes:
         raise ValueError("not what was agreed on")
@@ -38,7 +38,7 @@ class BrokenTransport:
 
 
 class XorSocket:
-    """The client's side, as much of a socket as `WireClient` uses."""
+    """The client's side: as much of a socket as `WireClient` uses."""
 
     def __init__(self, plain: socket.socket):
         self.plain = plain
@@ -54,6 +54,6 @@ class XorSocket:
 
 
 def scrambled(client: WireClient) -> WireClient:
-    """`client` speaks through the stub from now on."""
+    """Have `client` speak through the stub from now on."""
     client.socket = XorSocket(client.socket)  # type: ignore[assignment]
     return client

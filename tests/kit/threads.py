@@ -1,4 +1,4 @@
-"""Bodies that run at the same time."""
+"""Running functions at the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def run_all(*bodies: Callable[[], None]) -> None:
-    """Each in a thread of its own; the first error of any of them is raised when all have ended."""
+    """Run each function in its own thread. Raise the first error of any of them when all have ended."""
     errors: list[BaseException] = []
 
     def guarded(body: Callable[[], None]) -> None:

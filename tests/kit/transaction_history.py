@@ -1,11 +1,11 @@
-"""What the clients of one run asked for and were told, and what of that may not be: a checker of transactions.
+"""A checker of transactions: what the clients of one run asked for and were told, and the anomalies in it.
 
 After the manner of Jepsen's tests of Kafka: every value is sent once, so each read of it names the transaction it
 belongs to. `anomalies(history)` is pure and has one function per kind in `KINDS`. Times are of one monotonic clock that
 all clients of the run share (CLOCK_MONOTONIC, nanoseconds).
 
-What Kafka does not promise is no anomaly: concurrent transactions may interleave their writes (cycles of writes alone,
-G0), and of one transaction some partitions may be readable before others.
+What Kafka does not promise is not an anomaly: concurrent transactions may interleave their writes (cycles of writes
+alone, G0), and some partitions of a transaction may be readable before others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 @dataclass(eq=False)
 class Sent:
-    """One value and what its producer was told of it."""
+    """A value that was sent, and what its producer was told about it."""
 
     place: Place
     value: str
@@ -42,39 +42,39 @@ class Sent:
 
 @dataclass(eq=False)
 class Transaction:
-    """Of a producer; what a producer without transactions sends is a transaction for each value."""
+    """A producer's transaction. Each value of a producer without transactions counts as a transaction."""
 
     name: str
     client: str
-    """One life of one producer: it has one transaction after the other."""
+    """The name of a producer in one life: it has one transaction after the other."""
     sent: list[Sent] = field(default_factory=list)
     outcome: Outcome = Outcome.UNKNOWN
     commit_asked: int | None = None
     told: int | None = None
     group: str | None = None
     consumed: list[tuple[Place, int, str]] = field(default_factory=list)
-    """What it was made of: place, offset, value."""
+    """The records that the transaction was made of: place, offset, value."""
     offsets: dict[Place, int] = field(default_factory=dict)
-    """Of the group, sent with the transaction."""
+    """The offsets of the group that were sent with the transaction."""
 
 
 @dataclass(eq=False)
 class Poll:
-    """What one poll has returned, in its order."""
+    """What one poll has returned, in order."""
 
     client: str
     stretch: int
-    """Polls of one stretch go on where the one before ended: an assignment or a seek begins another."""
+    """Polls with the same number go on where the one before ended. An assignment or a seek begins a new stretch."""
     began: int
     ended: int
     records: list[tuple[Place, int, str]]
     is_committed: bool = True
-    """Isolation."""
+    """Whether the consumer is read_committed."""
 
 
 @dataclass(eq=False)
 class OffsetRead:
-    """What a group was told to have committed, undecided offsets waited for; -1 is none."""
+    """The offset that a group was told to have committed, after waiting for undecided ones; -1 for none."""
 
     group: str
     place: Place
@@ -89,9 +89,9 @@ class History:
     polls: list[Poll] = field(default_factory=list)
     offset_reads: list[OffsetRead] = field(default_factory=list)
     read_to_end: set[Place] = field(default_factory=set)
-    """Places that read_committed polls have read whole, when all was over."""
+    """Places that read_committed polls have read up to the end after the run."""
     undecided: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    """Last stable offset and high watermark where the first stayed behind when every transaction had timed out."""
+    """Last stable offset and high watermark of places where they still differ after all transactions have timed out."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Facts:
 
     @cached_property
     def seen(self) -> dict[str, list[tuple[Poll, Place, int]]]:
-        """Committed reads of each value."""
+        """value -> its reads by read_committed consumers."""
         found: dict[str, list[tuple[Poll, Place, int]]] = defaultdict(list)
         for poll in self.committed_polls:
             for place, offset, value in poll.records:
@@ -127,7 +127,7 @@ class Facts:
 
     @cached_property
     def passed(self) -> dict[Place, float]:
-        """The offset that a committed read of each place has got to."""
+        """place -> the offset that read_committed consumers have reached."""
         found: dict[Place, float] = dict.fromkeys(self.history.read_to_end, float("inf"))
         for poll in self.committed_polls:
             for place, offset, _ in poll.records:
@@ -136,7 +136,7 @@ class Facts:
 
     @cached_property
     def placed(self) -> dict[Place, list[tuple[int, str]]]:
-        """(offset, value) of all that was read or acknowledged, ascending."""
+        """place -> (offset, value) of all values that were read or acknowledged, ascending."""
         found: dict[Place, set[tuple[int, str]]] = defaultdict(set)
         for poll in self.history.polls:
             for place, offset, value in poll.records:
@@ -147,7 +147,7 @@ class Facts:
         return {place: sorted(rows) for place, rows in found.items()}
 
     def was_passed(self, sent: Sent) -> bool:
-        """Whether some committed read would have met this value."""
+        """Whether a read_committed consumer has read beyond the place of this value."""
         if sent.place in self.history.read_to_end:
             return True
         return sent.offset is not None and sent.offset < self.passed.get(sent.place, -1)
@@ -157,7 +157,7 @@ class Facts:
         return {transaction: self._outcome(transaction) for transaction in self.history.transactions}
 
     def _outcome(self, transaction: Transaction) -> Outcome:
-        """What it must have been: committed if one of its values was seen, aborted if all are known to be missing."""
+        """The end that a transaction must have had: committed if a value was seen, aborted if all are missing."""
         if transaction.outcome is not Outcome.UNKNOWN or not transaction.sent:
             return transaction.outcome
         if any(sent.value in self.seen for sent in transaction.sent):
@@ -167,7 +167,7 @@ class Facts:
         return Outcome.UNKNOWN
 
     def may_have_committed(self, group: str, place: Place) -> Iterator[Transaction]:
-        """Transactions whose offset of a place was or may have been kept."""
+        """The transactions whose committed offset for a place was kept, or may have been."""
         for transaction in self.history.transactions:
             is_of_group = transaction.group == group and place in transaction.offsets
             if is_of_group and self.outcomes[transaction] is not Outcome.ABORTED:
@@ -179,14 +179,14 @@ def at(place: Place, offset: int | None = None) -> str:
 
 
 def lost_writes(facts: Facts) -> Iterator[str]:
-    """Committed, and not there for who reads beyond it."""
+    """A committed value is missing for a consumer that has read beyond its place."""
     for transaction, sent in facts.owner.values():
         if transaction.outcome is Outcome.COMMITTED and sent.value not in facts.seen and facts.was_passed(sent):
             yield f"{sent.value} of {transaction.name}, committed, is not in {at(sent.place, sent.offset)}"
 
 
 def torn_transactions(facts: Facts) -> Iterator[str]:
-    """Of one whose end nobody was told, some writes are seen and others are not: a dirty read across partitions."""
+    """A transaction whose end nobody was told is seen in parts: a dirty read across partitions."""
     for transaction in facts.history.transactions:
         if transaction.outcome is not Outcome.UNKNOWN or facts.outcomes[transaction] is not Outcome.COMMITTED:
             continue
@@ -270,14 +270,14 @@ def nonmonotonic_sends(facts: Facts) -> Iterator[str]:
 
 
 def nonmonotonic_polls(facts: Facts) -> Iterator[str]:
-    """A consumer goes back without having been told to."""
+    """A consumer's polls go back in a partition without a seek."""
     for place, before, read in _steps(facts):
         if read[0] <= before[0]:
             yield f"{read[2].client} read {at(place, read[0])} ({read[1]}) after {before[0]} ({before[1]})"
 
 
 def skipped_records(facts: Facts) -> Iterator[str]:
-    """A consumer passes over what was to be read there."""
+    """A consumer passes over a record that it should have read."""
     offsets = {place: [offset for offset, _ in rows] for place, rows in facts.placed.items()}
     for place, before, read in _steps(facts):
         rows = facts.placed[place]
@@ -291,7 +291,7 @@ def skipped_records(facts: Facts) -> Iterator[str]:
 
 
 def _steps(facts: Facts) -> Iterator[tuple[Place, tuple[int, str, Poll], tuple[int, str, Poll]]]:
-    """Two reads of one consumer in one place, one after the other: offset, value, poll of each."""
+    """Yield successive reads of one consumer in one place, as pairs: offset, value and poll of each."""
     last: dict[tuple[str, int, Place], tuple[int, str, Poll]] = {}
     for poll in facts.history.polls:
         for place, offset, value in poll.records:
@@ -302,7 +302,7 @@ def _steps(facts: Facts) -> Iterator[tuple[Place, tuple[int, str, Poll], tuple[i
 
 
 def write_cycles(facts: Facts) -> Iterator[str]:
-    """G0, where time decides it: what was sent when the other was already acknowledged lies before it."""
+    """G0, as far as time decides it: a value lies before one that was acknowledged before it was sent."""
     for place, rows in facts.placed.items():
         latest: Sent | None = None
         for _, value in rows:
@@ -347,7 +347,7 @@ def doubled_inputs(facts: Facts) -> Iterator[str]:
 
 
 def missed_inputs(facts: Facts) -> Iterator[str]:
-    """A record that a group's offset has passed went into none of its transactions."""
+    """A group's offset has passed a record that was the input of none of its committed transactions."""
     ends: dict[tuple[str, Place], int] = {}
     used: set[tuple[str, Place, int]] = set()
     for transaction in facts.history.transactions:
@@ -370,7 +370,7 @@ def missed_inputs(facts: Facts) -> Iterator[str]:
 
 
 def aborted_offsets(facts: Facts) -> Iterator[str]:
-    """A group was told an offset that no transaction of it may have committed."""
+    """A group was told an offset that none of its transactions may have committed."""
     for read in facts.history.offset_reads:
         kept = facts.may_have_committed(read.group, read.place)
         if read.offset >= 0 and read.offset not in {transaction.offsets[read.place] for transaction in kept}:
@@ -397,7 +397,7 @@ def lost_offsets(facts: Facts) -> Iterator[str]:
 
 
 def hanging_transactions(facts: Facts) -> Iterator[str]:
-    """A place stays undecided after all have timed out."""
+    """A partition stays undecided after all transactions must have timed out."""
     for place, (stable, end) in facts.history.undecided.items():
         yield f"{at(place)}: last stable offset {stable}, high watermark {end}"
 
@@ -426,6 +426,6 @@ KINDS: dict[str, Callable[[Facts], Iterator[str]]] = {
 
 
 def anomalies(history: History) -> list[Anomaly]:
-    """Everything in it that may not be, by kind."""
+    """Return all anomalies of a history, by kind."""
     facts = Facts(history)
     return [Anomaly(kind, what) for kind, found in KINDS.items() for what in found(facts)]

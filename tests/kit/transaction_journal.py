@@ -1,4 +1,4 @@
-"""How a client of the transaction rounds notes what it does, so that a kill loses none of it, and how that is read.
+"""The journal in which a client of the transaction rounds notes its steps, so that a kill loses none, and its reader.
 
 One line of JSON per step, appended with one write each: before anything is asked, and after it was told. `step` is the
 name of a method of `Reader`, `at` the time, the rest are that method's arguments; a commit that no `end` follows is in
@@ -18,7 +18,7 @@ from tests.kit.transaction_history import History, OffsetRead, Outcome, Place, P
 
 
 class Journal:
-    """Of one process; threads may share it."""
+    """The journal of one process; threads may share it."""
 
     def __init__(self, path: Path):
         self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -29,7 +29,7 @@ class Journal:
 
 
 def read_journals(paths: Iterable[Path]) -> History:
-    """What the clients of one run have written."""
+    """Return the history that the journals of one run's clients tell."""
     reader = Reader()
     for path in sorted(paths):
         for line in path.read_text().splitlines(keepends=True):
@@ -41,7 +41,7 @@ def read_journals(paths: Iterable[Path]) -> History:
 
 
 class Reader:
-    """Adds one step after the other to a history: a method each."""
+    """Adds steps to a history, one after the other. It has a method for each kind of step."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -83,7 +83,7 @@ class Reader:
         self.history.offset_reads.append(OffsetRead(group, (place[0], place[1]), offset, began, at))
 
     def note(self, **what: Any) -> None:
-        """For those who look into what went wrong."""
+        """Take a note, which is only for people who look into what went wrong."""
 
 
 def rows(records: list[list[Any]]) -> list[tuple[Place, int, str]]:

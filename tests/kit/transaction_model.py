@@ -1,6 +1,6 @@
-"""What a partition with transactions is, obviously: a list of what was appended, everything else is asked of it.
+"""An obvious model of a partition with transactions: a list of what was appended, from which all else is computed.
 
-Of Apache Kafka: ProducerStateManager, UnifiedLog.lastStableOffset, TransactionIndex (KIP-98).
+In Apache Kafka these are ProducerStateManager, UnifiedLog.lastStableOffset and TransactionIndex (KIP-98).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Entry:
     epoch: int
     is_transactional: bool
     marker: bool | None = None
-    """Of a marker: whether it commits."""
+    """For a marker: whether it commits; None for data."""
     coordinator_epoch: int = -1
 
 
@@ -35,7 +35,7 @@ class TransactionModel:
     entries: list[Entry] = field(default_factory=list)
     start_offset: int = 0
     retained_from: int = 0
-    """Where a log without batches goes on."""
+    """The offset at which a log without batches goes on."""
 
     @property
     def end_offset(self) -> int:
@@ -62,7 +62,7 @@ class TransactionModel:
     # --- questions
 
     def open_transactions(self, before: int | None = None) -> dict[int, int]:
-        """First offsets by producer id, as they were below `before`."""
+        """Return a dict: producer id -> first offset of its open transaction, as they were at offset `before`."""
         found: dict[int, int] = {}
         for entry in self.entries:
             if before is not None and entry.base_offset >= before:
@@ -93,7 +93,7 @@ class TransactionModel:
         return found
 
     def aborted_within(self, offset: int, end: int) -> list[tuple[int, int]]:
-        """What a consumer must be told who gets what stands from `offset` to `end`."""
+        """Return the aborted transactions that a consumer must be told of with the batches from `offset` to `end`."""
         return [
             (at.producer_id, at.first_offset)
             for at in self.aborted()
@@ -101,7 +101,7 @@ class TransactionModel:
         ]
 
     def committed(self) -> list[int]:
-        """Offsets of data that a consumer of committed records gets, when it has read to the last stable offset."""
+        """Return the offsets of the data that a read_committed consumer gets, up to the last stable offset."""
         aborted = {
             offset
             for at in self.aborted()
@@ -121,7 +121,7 @@ class TransactionModel:
         ]
 
     def epochs(self) -> dict[int, tuple[int, int]]:
-        """(producer epoch, coordinator epoch) of each producer."""
+        """Return (producer epoch, coordinator epoch) of each producer."""
         found: dict[int, tuple[int, int]] = {}
         for entry in self.entries:
             if entry.producer_id >= 0:

@@ -1,4 +1,4 @@
-"""A transactional id, slow and obvious: what it is, what it is to become, and tables of who may do what."""
+"""A slow and obvious model of a transactional id: its state, the pending one, and tables of who may do what."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPLETES = {"PrepareCommit": "CompleteCommit", "PrepareAbort": "CompleteAbort"}
 
 
 class ModelId:
-    """`ask` functions return an error's name, or the name of the state that is pending from then on."""
+    """The model. `ask` functions return the name of an error, or that of the state that is pending from then on."""
 
     def __init__(self, producer_id: int):
         self.owner = (producer_id, -1)

@@ -1,4 +1,4 @@
-"""A transactional producer on a raw connection, with a topic of its own; it can leave a transaction that hangs."""
+"""A transactional producer on a raw connection, with its own topic. It can leave a hanging transaction behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TransactionalProducer:
         assert topic.results_by_partition[0].partition_error_code == 0
 
     def send(self, partition: int = 0, at_ms: int | None = None) -> int:
-        """A record of the transaction; returns its offset."""
+        """Send a record in the transaction, and return its offset."""
         known = {"producer_id": self.producer_id, "producer_epoch": self.epoch, "base_sequence": self.sequence}
         batch = encode_batch([(at_ms or now_ms(), b"k", b"v")], is_transactional=True, **known)
         self.sequence += 1
@@ -73,7 +73,7 @@ class TransactionalProducer:
         assert self.client.call(ApiKey.END_TXN, 3, asked).error_code == 0
 
     def hang(self, partition: int = 0) -> int:
-        """A record that is two hours old, of a transaction that no coordinator knows of; returns its offset."""
+        """Write a two hours old record of a transaction that no coordinator knows, and return its offset."""
         self.verify(False)
         try:
             return self.send(partition, now_ms() - 2 * HOUR_MS)

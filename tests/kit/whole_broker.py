@@ -18,7 +18,7 @@ from tests.kit.wire import WireClient
 
 
 class WholeBroker:
-    """A context manager: started, and stopped. `call` asks it over a connection that stays open."""
+    """A broker as a context manager. `call` sends it a request over a connection that stays open."""
 
     def __init__(self, folder: Path, settings: dict[str, object] | None = None):
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "num.network.threads": 1, **(settings or {})}
@@ -44,7 +44,10 @@ class WholeBroker:
         return log
 
     def append(self, topic: str, partition: int, values: list[bytes], **options: Any) -> None:
-        """One batch, of records without keys from time 1000 on; `options` of `encode_batch`."""
+        """Append one batch of records without keys, with timestamps from 1000 on.
+
+        `options` are those of `encode_batch`.
+        """
         batch = encode_batch([(1000 + place, None, value) for place, value in enumerate(values)], **options)
         data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
         to = M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])

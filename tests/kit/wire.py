@@ -45,7 +45,7 @@ class WireClient:
         return self.correlation_id
 
     def receive(self, api_key: ApiKey, version: int, correlation_id: int) -> Any:
-        """The next response, which must be the one asked for."""
+        """Receive the next response, which must be the one to this request."""
         got, response = decode_response(api_key, version, self.read_frame())
         assert got == correlation_id, f"response to {got}, expected {correlation_id}"
         return response
@@ -57,11 +57,11 @@ class WireClient:
             raise ConnectionClosed(str(error)) from error
 
     def read_frame(self) -> bytes:
-        """The next response without its size: header and body."""
+        """Return the next response without its size field: header and body."""
         return self._read(int.from_bytes(self._read(4), signed=True))
 
     def is_closed(self) -> bool:
-        """Wait for the broker to close the connection; False when it says something or `timeout_s` runs out."""
+        """Wait for the broker to close the connection. Return False if it sends something or `timeout_s` passes."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

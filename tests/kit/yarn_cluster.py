@@ -1,4 +1,4 @@
-"""A YARN cluster on this machine: Hadoop's own, in one process, with containers of their own."""
+"""A YARN cluster on this machine: Hadoop's own mini cluster in one process, with real containers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.java_program import java
 
 PROGRAM = Path(__file__).with_name("java-yarn") / "YarnCluster.java"
 VERSION = "3.5.0"
-"""Of the Hadoop that PySpark 4.2 and 4.3 bring."""
+"""The version of Hadoop that comes with PySpark 4.2 and 4.3."""
 
 NEEDED = (
     "org.bouncycastle:bcpkix-jdk18on:1.78.1",
@@ -27,7 +27,7 @@ START_S = 120
 
 
 class YarnCluster:
-    """Of two nodes. `configuration` is the folder for HADOOP_CONF_DIR."""
+    """A cluster of two nodes. `configuration` is the folder for HADOOP_CONF_DIR."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class YarnCluster:
             self._process.wait(30)
 
     def said(self, stream: str) -> str:
-        """What containers have written to `stdout` or `stderr`."""
+        """The output of the containers, to `stdout` or `stderr`."""
         return "".join(path.read_text() for path in sorted(self.folder.glob(f"target/**/container_*/{stream}")))
 
     def __enter__(self) -> Self:

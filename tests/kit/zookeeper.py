@@ -1,4 +1,4 @@
-"""Apache Kafka in ZooKeeper mode, a real ZooKeeper under it, and the tree of nodes that it holds."""
+"""Apache Kafka in ZooKeeper mode, a real ZooKeeper below it, and ZooKeeper's tree of nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_S = 30.0
 
 
 class Node(NamedTuple):
-    """One node of a tree as a reader sees it."""
+    """A node of the tree as a reader sees it."""
 
     data: bytes
     is_ephemeral: bool
@@ -39,7 +39,7 @@ Nodes = Mapping[str, Node]
 
 
 class ZooKeeperProcess(ServerProcess):
-    """One ZooKeeper server, of the release that Kafka 3.9.1 brings."""
+    """A ZooKeeper server of the release that comes with Kafka 3.9.1."""
 
     def command(self) -> list[str]:
         settings = zookeeper.properties(self.data, self.port)
@@ -68,7 +68,7 @@ class ZooKeeperProcess(ServerProcess):
             ended.wait(1)
 
     def nodes(self) -> dict[str, Node]:
-        """All that is in it but what is its own."""
+        """Return all nodes except ZooKeeper's own."""
         client = KazooClient(self.address, timeout=TIMEOUT_S, read_only=True)
         client.start(TIMEOUT_S)
         try:
@@ -110,7 +110,7 @@ class KafkaOnZooKeeper(KafkaInMemory):
         return [*self.java(), "kafka.Kafka", str(properties)]
 
     def await_end_of_session(self) -> None:
-        """Until ZooKeeper has noticed that a killed broker is gone: before, it does not start again."""
+        """Wait until ZooKeeper has noticed that a killed broker is gone. The broker cannot start again before."""
         deadline = time.monotonic() + TIMEOUT_S
         while any(node.is_ephemeral for node in self.zookeeper.nodes().values()):
             assert time.monotonic() < deadline, "the session of a killed broker does not end"
@@ -122,7 +122,7 @@ class KafkaOnZooKeeper(KafkaInMemory):
         super().start()
 
     def is_ready(self) -> bool:
-        """It serves before it knows that it is there itself: topics cannot be made then."""
+        """Whether topics can be made: a broker answers before it has registered itself in ZooKeeper."""
         try:
             with WireClient("127.0.0.1", self.port) as client:
                 return bool(client.call(ApiKey.METADATA, 0, M.MetadataRequest(topics=[])).brokers)
@@ -141,7 +141,7 @@ class KafkaOnZooKeeper(KafkaInMemory):
 
 
 def nodes_of(store: Store) -> dict[str, Node]:
-    """All that a coordination store of ours has."""
+    """Return all nodes of one of our coordination stores."""
     found = {}
     waiting = ["/"]
     while waiting:

@@ -1,4 +1,4 @@
-"""A response as a tree that can be compared: what is drawn at random, or is a time or a port, has a name instead."""
+"""A response as a tree that can be compared: random values, times and ports are replaced by names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 NEAR_NOW_MS = 3600 * 1000
 SHOWN_BYTES = 200
 SMALLEST, MAGIC_AT = 26, 16
-"""Of a message and of a batch."""
+"""The smallest size of a message or batch in bytes, and the position of the magic byte in both."""
 
 # Fields that tell the elements of an array apart; an array is compared as a mapping by them.
 IDENTITY = (
@@ -37,7 +37,7 @@ RANDOM = {
     "session_id": "session id",
     "cluster_id": "cluster id",
 }
-"""Fields whose values the broker draws; each value is named by when it was first seen."""
+"""Fields whose values the broker draws at random; a value's name says when it was first seen."""
 NO_VALUE = {
     "topic_id": bytes(16),
     "producer_id": -1,
@@ -62,7 +62,7 @@ class Names:
         self.known: dict[tuple[str, Any], str] = {}
 
     def learn(self, kind: str, value: Any, name: str) -> None:
-        """From now on the value is called that."""
+        """Give a value its name."""
         self.known[kind, value] = f"<{kind} {name}>"
 
     def of(self, kind: str, value: Any) -> str:
@@ -76,7 +76,7 @@ class Names:
 
 
 def tree_of(message: Message, version: int, names: Names, words: bool = False) -> Tree:
-    """The fields that a version has. Texts of errors are only there or not there, unless `words`."""
+    """Return the fields that a version has. Texts of errors count only as present or absent, unless `words`."""
     return _Reader(type(message), version, names, words).struct(message, None)
 
 
@@ -103,7 +103,7 @@ class _Reader:
         return self.scalar(value, field)
 
     def array(self, values: list[Struct], field: Field) -> Tree:
-        """Elements by what tells them apart, in an order of their own: Kafka's comes from hash tables."""
+        """Return the elements by the fields that identify them, sorted: the order in Kafka is that of hash tables."""
         blind = _Reader(self.cls, self.version, _Blind(self.names), self.words)
         ordered = sorted(values, key=lambda value: repr(blind.struct(value, field.element)))
         trees = [self.struct(value, field.element) for value in ordered]
@@ -142,7 +142,7 @@ class _Reader:
 
 
 class _Blind(Names):
-    """Names that do not depend on what was seen before, to put elements in order by the rest of them."""
+    """Names that do not depend on what was seen before, for sorting elements by their other fields."""
 
     def __init__(self, names: Names):
         super().__init__(names.port)
@@ -165,7 +165,7 @@ def short(data: bytes) -> str:
 
 
 def batches(data: bytes, names: Names) -> Tree:
-    """Record batches and messages field by field, and how many bytes behind them are the beginning of one."""
+    """Return record batches and messages field by field, and how many bytes of an incomplete one follow them."""
     found: dict[str, Tree] = {}
     rest = data
     while len(rest) >= SMALLEST:
@@ -184,8 +184,11 @@ def batches(data: bytes, names: Names) -> Tree:
 
 
 def _first(found: dict[str, Tree]) -> Tree:
-    """Of an answer that is converted: what it begins with. Kafka cuts the rest, or adds bytes, until the size is that
-    of the bytes in the log; scenarios that are about these versions read on to the end."""
+    """Return only the first batch or message of an answer that the broker converts.
+
+    Kafka cuts the rest, or adds bytes, until the answer has the size of the bytes in the log. Scenarios about these
+    versions read on to the end.
+    """
     found.pop("bytes behind")
     return dict([*found.items()][:1])
 
@@ -220,7 +223,7 @@ def _crc_is_right(data: bytes) -> bool:
 
 
 def _message(data: bytes) -> Tree:
-    """One message of magic 0 or 1; of a compressed one what is in it, for no two libraries compress alike."""
+    """Return one message of magic 0 or 1; a compressed one inflated, because no two libraries compress alike."""
     try:
         message, _ = message_set_model.decode_one(data)
     except Refused as refused:
@@ -245,7 +248,7 @@ def _message(data: bytes) -> Tree:
 
 
 def differences(kafka: Tree, ours: Tree, path: str = "") -> list[tuple[str, Tree, Tree]]:
-    """Where two trees differ: paths with the elements' names in brackets, Kafka's value and ours."""
+    """Return where two trees differ: paths with the elements' names in brackets, Kafka's value and ours."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         found = []
         for key in [*kafka, *(key for key in ours if key not in kafka)]:

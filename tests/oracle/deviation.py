@@ -1,4 +1,4 @@
-"""What a deviation is, and the reasons that many of them have. The list is in `deviations.py`."""
+"""What a deviation is, and reasons that many deviations have. The list is in `deviations.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.oracle.answers import Tree
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text is a pattern's, where `*` stands for anything."""
+    """Return whether a text matches a pattern, in which `*` stands for anything."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
@@ -24,7 +24,7 @@ ANYTHING = Anything()
 
 @dataclass(frozen=True)
 class Deviation:
-    """One way of differing: where it shows, what it is, why it is so."""
+    """One deviation: where it shows, what differs, and why."""
 
     scenarios: tuple[str, ...]
     paths: tuple[str, ...]
@@ -52,7 +52,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class OtherDeviation:
-    """A deviation that no answer of the matrix shows. `test`: where it is tested."""
+    """A deviation that no answer of the matrix shows. `test`: the test that covers it."""
 
     subject: str
     what: str

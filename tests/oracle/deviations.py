@@ -1,6 +1,6 @@
 """Where kbroker's answers differ from Apache Kafka's on purpose: for `test_answers.py` and docs/DEVIATIONS.md.
 
-A difference that is not listed here fails its test, and so does a listed one that is not there any more.
+A difference that is not listed here fails its test, and so does a listed difference that is gone.
 """
 
 from __future__ import annotations

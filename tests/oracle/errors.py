@@ -1,6 +1,7 @@
-"""The error codes that Apache Kafka 3.9 can give in an answer of each served API, as its handlers and coordinators say.
+"""The error codes that Apache Kafka 3.9 can give in an answer of each served API, by its handlers and coordinators.
 
-None: a scenario makes Kafka give it. A text: why no scenario can, on a single broker with the settings of `matrix.py`.
+None: a scenario makes Kafka give the code. A text: why no scenario can, on a single broker with the settings of
+`matrix.py`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ COORDINATOR: Reasons = {
     E.COORDINATOR_LOAD_IN_PROGRESS: LOADS,
     E.GROUP_AUTHORIZATION_FAILED: AUTHORIZER,
 }
-"""What any request to a coordinator may be told."""
+"""Errors that any request to a group coordinator may get."""
 TRANSACTION_COORDINATOR: Reasons = {
     E.COORDINATOR_NOT_AVAILABLE: MOVES,
     E.NOT_COORDINATOR: MOVES,
     E.COORDINATOR_LOAD_IN_PROGRESS: LOADS,
     E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AUTHORIZER,
 }
-"""What any request to the coordinator of a transaction may be told."""
+"""Errors that any request to a transaction coordinator may get."""
 CONTROLLER: Reasons = {E.NOT_CONTROLLER: MOVES, E.THROTTLING_QUOTA_EXCEEDED: QUOTA, E.POLICY_VIOLATION: POLICY}
 LEADER: Reasons = {
     E.NOT_LEADER_OR_FOLLOWER: MOVES,

@@ -1,4 +1,4 @@
-"""What is done to both brokers before their nodes and files are compared: the same requests in the same order."""
+"""The same requests in the same order to both brokers, before their nodes and files are compared."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.oracle.scenarios.requests import produce_all
 
 TIMEOUT_S = 30.0
 SOON = (*NOT_YET, ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR)
-"""What Kafka answers while it is still about to do what it was asked before."""
+"""Errors that Kafka gives while it is still carrying out an earlier request."""
 
 
 class History:
-    """One broker's; a context manager. Whatever is refused for good fails."""
+    """The history of one broker; a context manager. A request that is refused for good fails the test."""
 
     def __init__(self, port: int):
         self.client = WireClient("127.0.0.1", port, timeout_s=TIMEOUT_S)
@@ -35,7 +35,7 @@ class History:
         self.client.close()
 
     def ask(self, message: Message, version: int | None = None) -> Any:
-        """The answer, whatever it is."""
+        """Ask, and return the answer, whatever it is."""
         api = KEYS[type(message).__name__]
         version = highest(api) if version is None else version
         return self.client.call(api, version, lower(message, version))
@@ -47,7 +47,7 @@ class History:
         version: int | None = None,
         not_yet: Sequence[ErrorCode] = SOON,
     ) -> Any:
-        """Ask until none of the `codes` in the answer is one of `not_yet`; then all must be 0."""
+        """Ask until none of the `codes` in the answer is in `not_yet`; then all must be 0. Return the answer."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             answer = self.ask(message, version)
@@ -91,7 +91,10 @@ class History:
         self.await_leaders(name)
 
     def await_leaders(self, name: str, *, make: bool = False) -> None:
-        """`make`: by asking for it. A Kafka that has just started knows no brokers and refuses that for good."""
+        """Wait until a topic has leaders. `make`: the request makes the topic.
+
+        A Kafka that has just started knows no brokers and refuses to make a topic for good.
+        """
         asked = M.MetadataRequest(
             topics=[M.MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=make
         )
@@ -106,7 +109,7 @@ class History:
         )
 
     def create_again(self, name: str) -> None:
-        """A topic of a name that was just deleted: Kafka deletes after it has answered."""
+        """Make a topic again whose name was just deleted: Kafka deletes after it has answered."""
         self.create(name, 1, not_yet=[*SOON, ErrorCode.TOPIC_ALREADY_EXISTS])
 
     def grow(self, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None) -> None:
@@ -138,7 +141,7 @@ class History:
         )
 
     def commit_offset(self, group: str, topic: str) -> None:
-        """Of partition 0, from nobody's hand; makes the topic of offsets."""
+        """Commit an offset of partition 0 without being a member. This makes the topic of offsets."""
         self.do(
             M.FindCoordinatorRequest(coordinator_keys=[group], key_type=0),
             lambda answer: [answer.coordinators[0].error_code],

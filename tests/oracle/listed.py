@@ -1,4 +1,4 @@
-"""Two trees that are the same but for what is listed: files or nodes, by their paths."""
+"""Two trees, of files or nodes by their paths, that are the same except for listed differences."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Listed(Generic[T]):
-    """A way of differing on purpose: at which paths, how, and which of `other_deviations.OTHERS` says why."""
+    """A difference on purpose: its paths, how it shows, and the entry of `other_deviations.OTHERS` that says why."""
 
     path: str
     differs: Callable[[T | None, T | None], bool]
     subject: str
     ends: tuple[str, ...] = ()
-    """After which ends of the brokers only; empty: after all."""
+    """The ends of the brokers after which it shows; empty: after all."""
 
     def is_about(self, path: str, kafka: T | None, ours: T | None) -> bool:
         return matches(self.path, path) and self.differs(kafka, ours)
 
 
 def not_there(kafka: object, ours: object) -> bool:
-    """Kafka has it, kbroker does not."""
+    """Return whether Kafka has the path and kbroker does not."""
     return kafka is not None and ours is None
 
 
 def assert_same_but_for(listed: Iterable[Listed[T]], kafka: Mapping[str, T], ours: Mapping[str, T]) -> None:
-    """What differs is listed, and what is listed differs."""
+    """Assert that every difference is listed, and that every listed difference is there."""
     listed = list(listed)
     paths = sorted(kafka.keys() | ours.keys())
     found = {path: (kafka.get(path), ours.get(path)) for path in paths if kafka.get(path) != ours.get(path)}

@@ -1,4 +1,4 @@
-"""Both brokers and what they answered: every chosen scenario at every chosen version, many at a time."""
+"""Both brokers and their answers: every chosen scenario at every chosen version, many at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.oracle.scenario import Run, Scenario, run
 from tests.oracle.scenarios.produce import INFLATED_LIMIT
 
 AT_ONCE = 8
-"""Scenarios that run at a time against each broker: most of them wait for something."""
+"""How many scenarios run at a time against each broker: most of them wait for something."""
 
 NODE_ID = 0
 # The same for both, so that answers can be the same: short times, small groups, nothing that acts on its own.
@@ -56,7 +56,7 @@ Case = tuple[Scenario, int]
 
 
 def warm_up(port: int) -> None:
-    """Internal topics and blocks of producer ids are made when they are first needed; scenarios find them there."""
+    """Make internal topics and blocks of producer ids before the scenarios: brokers make them when first needed."""
     deadline = time.monotonic() + 60
 
     def until_it_is_there(
@@ -127,7 +127,7 @@ class Matrix:
         self.stack.close()
 
     def begin(self, cases: Iterable[Case]) -> None:
-        """Start running cases; those that want to be alone run at the end, one after the other."""
+        """Start running cases; cases that must run alone run at the end, one after the other."""
         ordered = sorted(cases, key=lambda case: case[0].alone)
         started: dict[tuple[str, int], list[Future[Run]]] = {}
         for port in self.ports.values():
@@ -153,8 +153,11 @@ class Matrix:
         return run(scenario, version, "127.0.0.1", port)
 
     def of(self, scenario: Scenario, version: int) -> tuple[Run, Run]:
-        """Kafka's run and ours. Both are run again, after all others, where Kafka did not come to the end of it: on a
-        busy machine it can stall for longer than anyone waits."""
+        """Return Kafka's run and ours.
+
+        If Kafka did not come to the end of its run, both are run again after all others: on a busy machine Kafka can
+        stall for longer than anyone waits.
+        """
         kafka, ours = (future.result() for future in self.runs[scenario.id, version])
         if kafka.stopped is None:
             return kafka, ours

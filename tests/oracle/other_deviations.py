@@ -1,4 +1,4 @@
-"""Where kbroker differs from Apache Kafka on purpose in what no answer shows: a part of docs/DEVIATIONS.md.
+"""Where kbroker differs from Apache Kafka on purpose in ways that no answer shows: a part of docs/DEVIATIONS.md.
 
 A difference in the files or in ZooKeeper's nodes that is not listed here fails its test.
 """

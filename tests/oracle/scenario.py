@@ -27,17 +27,17 @@ from tests.kit.wire import ConnectionClosed, WireClient
 from tests.oracle.answers import Names, Tree, tree_of
 
 SCENARIOS: dict[str, Scenario] = {}
-"""Those of versions that Kafka 3.9 has."""
+"""Scenarios about versions that Kafka 3.9 has."""
 NEWER: dict[str, Scenario] = {}
-"""Those of versions that only Kafka 4.3 has; each asks for the versions that it is about."""
+"""Scenarios about versions that only Kafka 4.3 has; each asks with the versions that it is about."""
 HIGHEST = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.LIST_CONFIG_RESOURCES: 0}
-"""The last version of Kafka 3.9, where more is served."""
+"""The last version in Kafka 3.9 of the APIs of which kbroker serves a later one."""
 KEYS = {f"{key.label}Request": key for key in ApiKey}
 # Kafka without ZooKeeper has no place for the offsets of version 0, and refuses them: `test_znodes.py` compares them.
 FIRST_IN_KRAFT = {ApiKey.OFFSET_COMMIT: 1, ApiKey.OFFSET_FETCH: 1}
 TIMEOUT_S = 30.0
 RUN = secrets.token_hex(2)
-"""In every name, so that brokers that are kept running between runs can be asked again."""
+"""A part of every name, so that brokers that keep running between runs can be asked again."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ class Scenario:
     run: Callable[[Talk], None]
     versions: range
     alone: bool
-    """Changes what belongs to the whole broker: nothing else may run beside it. Deleting a topic is of that kind: both
-    brokers then forget every group that has neither members nor offsets."""
+    """The scenario changes what belongs to the whole broker: nothing else may run beside it.
+
+    Deleting a topic is of that kind: both brokers then forget every group that has neither members nor offsets.
+    """
 
     @property
     def is_about_versions(self) -> bool:
@@ -76,7 +78,7 @@ def scenario(
 
 
 def newer_scenario(api: ApiKey, alone: bool = False) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
-    """Register a script that Kafka 4.3 is to answer, about the highest version of an API that is served."""
+    """Register a script that Kafka 4.3 is to answer, about the highest served version of an API."""
 
     def register(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
         version = SERVED[api].max
@@ -89,16 +91,16 @@ def newer_scenario(api: ApiKey, alone: bool = False) -> Callable[[Callable[[Talk
 
 
 def highest(api: ApiKey) -> int:
-    """The last version that both brokers serve."""
+    """Return the last version that both brokers serve."""
     return HIGHEST.get(api, SERVED[api].max)
 
 
 class Stopped(Exception):
-    """The scenario cannot go on: what it needs was refused or the connection is gone."""
+    """The scenario cannot go on: a request that it needs was refused or the connection is gone."""
 
 
 class Closed:
-    """In the place of a response: the broker closed the connection."""
+    """Stands for a response: the broker closed the connection instead."""
 
     def __getattr__(self, name: str) -> Any:
         raise Stopped(f"the connection was closed, {name} is not known")
@@ -127,7 +129,7 @@ class Sent:
 
 
 class Talk:
-    """One run of a scenario: its version, its broker, and what was answered."""
+    """One run of a scenario: its version, its broker, and the answers."""
 
     def __init__(self, scenario: Scenario, version: int, host: str, port: int, attempt: str = ""):
         self.scenario = scenario
@@ -144,7 +146,7 @@ class Talk:
         return f"{self.prefix}-{word}"
 
     def topic(self, word: str = "t", partitions: int = 1, **configs: object) -> str:
-        """Make a topic. Configs by their names with _ for the dots."""
+        """Make a topic. The names of configs have _ instead of dots."""
         name = self.name(word)
         config = M.CreateTopicsRequest.CreatableTopicConfig
         wanted = M.CreateTopicsRequest.CreatableTopic(
@@ -162,7 +164,7 @@ class Talk:
         return name
 
     def await_leaders(self, name: str, partitions: int) -> None:
-        """KRaft answers before the broker has become the leader, and shows the topic before that too."""
+        """Wait for leaders: KRaft answers, and shows the topic, before the broker has become the leader."""
         one = M.ListOffsetsRequest.ListOffsetsPartition
         wanted = [one(partition_index=index, timestamp=-1) for index in range(partitions)]
         asked = M.ListOffsetsRequest(
@@ -173,7 +175,7 @@ class Talk:
         )
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Ask, unseen, until it is so: Kafka does some things after it has answered."""
+        """Ask, without comparing, until the condition holds: Kafka does some things after it has answered."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_so():
             if time.monotonic() > deadline:
@@ -181,7 +183,7 @@ class Talk:
             time.sleep(0.002)
 
     def produce(self, topic: str, *batches: bytes, partition: int = 0, acks: int = -1) -> int:
-        """Append batches, one request each; returns the last base offset."""
+        """Append batches, one request each; return the last base offset."""
         base_offset = -1
         for batch in batches:
             data = M.ProduceRequest.PartitionProduceData(index=partition, records=batch)
@@ -201,7 +203,7 @@ class Talk:
 
     # --- asking ---------------------------------------------------------------------------------------------------
     def client(self, on: str) -> WireClient:
-        """The connection of that name, made when it is first used or was closed."""
+        """Return the connection of that name; make it if it is new or was closed."""
         if on not in self.clients:
             self.clients[on] = WireClient(self.host, self.port, client_id=on, timeout_s=TIMEOUT_S)
         return self.clients[on]
@@ -212,7 +214,7 @@ class Talk:
             self.clients.pop(on).close()
 
     def do(self, message: Message, version: int | None = None, on: str = "setup") -> Any:
-        """Ask for what the scenario needs; not compared."""
+        """Ask for what the scenario needs; the answer is not compared."""
         api = KEYS[type(message).__name__]
         version = highest(api) if version is None else version
         return self.client(on).call(api, version, lower(message, version))
@@ -225,12 +227,15 @@ class Talk:
         keep: Callable[[Any], None] | None = None,
         after_ms: int | None = None,
     ) -> Any:
-        """Ask and remember the answer. `keep` may take out of it what belongs to others. With `after_ms` it is
-        compared too whether the answer took at least that long."""
+        """Ask, and keep the answer for the comparison.
+
+        `keep` may remove from the answer what belongs to other scenarios. `after_ms`: compare, too, whether the answer
+        took at least that long.
+        """
         return self.receive(self.send(message, version, on), keep, after_ms)
 
     def send(self, message: Message, version: int | None = None, on: str = "wire") -> Sent:
-        """Send without waiting."""
+        """Send a request without waiting for the answer."""
         api = KEYS[type(message).__name__]
         if version is None:
             version = self.version if api == self.scenario.api else highest(api)
@@ -243,7 +248,7 @@ class Talk:
             return Sent(api, version, -1, client, label, at)
 
     def receive(self, sent: Sent, keep: Callable[[Any], None] | None = None, after_ms: int | None = None) -> Any:
-        """The answer to what was sent."""
+        """Wait for the answer to a request that was sent, and keep it for the comparison."""
         try:
             response = sent.client.receive(sent.api, sent.version, sent.correlation_id)
         except ConnectionClosed:
@@ -258,7 +263,7 @@ class Talk:
         return response
 
     def still_waits(self, sent: Sent, for_ms: int = 1000) -> None:
-        """Remember whether there is no answer for that long."""
+        """Keep for the comparison whether there is no answer for that long."""
         sent.client.socket.settimeout(for_ms / 1000)
         try:
             waits = not sent.client.socket.recv(1, 2)  # MSG_PEEK
@@ -277,7 +282,7 @@ class Talk:
         flexible: bool = False,
         keep: Callable[[Any], None] | None = None,
     ) -> Any:
-        """A request by its bytes behind the header; an answer is read as one of that version, or of version 0."""
+        """Send a request given by its bytes behind the header. Its answer is read in that version, or in version 0."""
         label = f"{len(self.steps)} key {api_key}"
         header_version = 2 if flexible else 1
         header = RequestHeader(request_api_key=api_key, request_api_version=version, correlation_id=77, client_id=on)
@@ -302,7 +307,7 @@ class Talk:
         return frame
 
     def ask_raw(self, frame: bytes, on: str = "wire") -> None:
-        """A whole frame as it is, to which both are expected to say nothing but goodbye."""
+        """Send a whole frame as it is. Both brokers are expected to close the connection without an answer."""
         client = self.client(on)
         label = f"{len(self.steps)} raw"
         sent = Sent(ApiKey.API_VERSIONS, 0, 0, client, label, 0)
@@ -313,7 +318,7 @@ class Talk:
             self._closed(sent)
 
     def note(self, label: str, value: Tree) -> None:
-        """Remember something else to compare."""
+        """Keep another value for the comparison."""
         self.steps.append(Step(f"{len(self.steps)} {label}" if not label[0].isdigit() else label, value))
 
     def _closed(self, sent: Sent) -> Closed:
@@ -330,14 +335,14 @@ class Talk:
 
 @dataclass
 class Run:
-    """What came of a scenario on one broker."""
+    """The result of a scenario on one broker."""
 
     steps: list[Step]
     stopped: BaseException | None = None
 
 
 def run(scenario: Scenario, version: int, host: str, port: int, attempt: str = "") -> Run:
-    """Run a scenario at a version against a broker; never raises. A second attempt has names of its own."""
+    """Run a scenario at a version against a broker; never raises. A second attempt uses other names."""
     talk = Talk(scenario, version, host, port, attempt)
     stopped: BaseException | None = None
     try:
@@ -351,7 +356,7 @@ def run(scenario: Scenario, version: int, host: str, port: int, attempt: str = "
 
 
 def lower(message: Any, version: int) -> Any:
-    """The message with only the fields that a version has, so that one script serves all of them."""
+    """Return the message with only the fields that a version has, so that one script serves all versions."""
     return _lower(message, type(message), None, version)
 
 
@@ -371,7 +376,7 @@ def _lower(value: Struct, cls: type[Message], struct: str | None, version: int) 
 
 
 def codes_in(tree: Tree) -> Iterable[str]:
-    """Every error code of an answer."""
+    """Return every error code in an answer."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             if key.endswith("error_code"):

@@ -19,7 +19,7 @@ _ = scenarios
 
 
 def _telling(tree: Tree) -> Tree:
-    """Without what says nothing."""
+    """Return a tree without empty and default values."""
     if not isinstance(tree, dict):
         return tree
     kept = {key: _telling(value) for key, value in tree.items()}

@@ -1,4 +1,4 @@
-"""Every scenario at every version of its API: kbroker answers what Apache Kafka answers, but for listed deviations."""
+"""Every scenario at every version of its API: kbroker answers as Apache Kafka does, except for listed deviations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ = scenarios
 
 CASES: list[Case] = [(scenario, version) for scenario in SCENARIOS.values() for version in scenario.versions]
 SEEN: dict[str, set[str]] = {}
-"""The error codes of an API that Kafka has given in this run."""
+"""The error codes that Kafka has given in this run, by API."""
 
 
 def is_for_every_run(case: Case) -> bool:
-    """The first and the last version of each scenario; the ones between are for `make test-all`."""
+    """Return whether a case is the first or last version of its scenario; `make test-all` runs those between, too."""
     scenario, version = case
     return version in (scenario.versions[0], scenario.versions[-1])
 
@@ -36,7 +36,7 @@ PARAMETERS = [
 
 @pytest.fixture(scope="session")
 def matrix(request: pytest.FixtureRequest) -> Iterator[Matrix]:
-    """Both brokers; what the session's tests will ask is being asked already."""
+    """Both brokers; the scenarios of the session's tests are started already."""
     wanted = [
         item.callspec.params["case"]
         for item in request.session.items
@@ -83,7 +83,7 @@ def test_other_deviations_have_a_test() -> None:
 
 
 def test_each_error_that_kafka_can_give_was_given(request: pytest.FixtureRequest) -> None:
-    """The table of errors is true: what it says is provoked was given by Kafka, and nothing else was."""
+    """The table of errors is right: Kafka has given the errors that it says are provoked, and no others."""
     ran = [item for item in request.session.items if item.name.startswith("test_kbroker_answers_as_kafka_does")]
     if len(ran) < len(CASES) / 4:
         pytest.skip("only some scenarios were run")

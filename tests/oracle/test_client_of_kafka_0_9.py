@@ -1,4 +1,4 @@
-"""The client with a broker that cannot be asked what it serves, Kafka 0.9, by `broker.version.fallback`."""
+"""The client with Kafka 0.9, a broker that cannot be asked what it serves: by `broker.version.fallback`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kafka() -> Iterator[OldKafka]:
 
 @pytest.fixture(params=["0.9.0", "0.8.2"])
 def options(kafka: OldKafka, request: pytest.FixtureRequest) -> dict[str, str]:
-    """It has what the release before it had."""
+    """Options of a client; the broker also serves what the release before it served."""
     quick = {"socket.connection.setup.timeout.ms": "1000"}
     return quick | {"bootstrap.servers": kafka.address, "broker.version.fallback": request.param}
 

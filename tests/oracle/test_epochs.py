@@ -17,7 +17,7 @@ _ = epochs, tools
 
 CASES: list[Case] = [(scenario, scenario.versions[0]) for scenario in NEWER.values()]
 SLOW = "end_txn.epochs_that_are_used_up"
-"""The only one of 64,000 requests."""
+"""The only scenario with 64,000 requests."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Which new fetch session gets a slot: the matrix has room for all of them, so brokers with eight slots are asked."""
+"""Which new fetch session gets a slot: the matrix has room for all sessions, so brokers with eight slots are asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = FetchTopic(topic="t", partitions=[fetch_partition()])
 
 
 def slots_given(client: WireClient) -> list[bool]:
-    """Whether new sessions got a slot: as many as there are, one more, and four after the third one is closed."""
+    """Return which new sessions got a slot: as many as there are slots, one more, four after the third is closed."""
 
     def new_session() -> int:
         session_id: int = client.call(ApiKey.FETCH, VERSION, fetch([TOPIC], session_epoch=0)).session_id

@@ -1,7 +1,7 @@
 """The files that kbroker leaves after a clean stop are those of Apache Kafka 3.9.1 in ZooKeeper mode, byte for byte.
 
-The same batches go to both; then names and bytes of all files are equal, but for ids and dates (`known_by_name`) and
-what is `LISTED`.
+The same batches go to both brokers; then names and bytes of all files are equal, except for ids and dates
+(`known_by_name`) and for the differences in `LISTED`.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ KAFKA_SETTINGS: dict[str, object] = {
 }
 
 NOW = int(time.time()) * 1000
-"""Of records: the same for both brokers, and not so old that producers expire with a restart."""
+"""A timestamp of records: the same for both brokers, and so new that producers do not expire at a restart."""
 
 Files = Mapping[str, bytes]
 
 
 ENDS = ("stopped", "restarted", "killed")
-"""How the brokers came to their end: stopped; stopped, started, used and stopped; killed, started and stopped."""
+"""The ways in which the brokers end: stopped; stopped, started, used and stopped; killed, started and stopped."""
 
 
 def only_in_order(kafka: bytes | None, ours: bytes | None) -> bool:
-    """The same lines in another order."""
+    """Return whether both files have the same lines, in another order."""
     return kafka is not None and ours is not None and sorted(kafka.split(b"\n")) == sorted(ours.split(b"\n"))
 
 
 def more_lines(kafka: bytes | None, ours: bytes | None) -> bool:
-    """All of Kafka's entries, and others."""
+    """Return whether our file has all of Kafka's lines, and others."""
     if kafka is None or ours is None:
         return False
     return set(kafka.splitlines()[2:]) < set(ours.splitlines()[2:])
 
 
 def more_entries(kafka: bytes | None, ours: bytes | None) -> bool:
-    """All of Kafka's entries of an index, of either kind, and others."""
+    """Return whether our index, of either kind, has all of Kafka's entries, and others."""
     if kafka is None or ours is None:
         return False
 
@@ -79,7 +79,7 @@ def more_entries(kafka: bytes | None, ours: bytes | None) -> bool:
 
 
 def newer_epoch(kafka: bytes | None, ours: bytes | None) -> bool:
-    """One more epoch at the end; it takes the place of one that has no records."""
+    """Return whether our leader epochs have one more entry at the end, or that one only, as Kafka's has no records."""
     if kafka is None or ours is None:
         return False
     return ours.splitlines()[2:-1] in ([], kafka.splitlines()[2:])
@@ -90,7 +90,7 @@ def larger(kafka: bytes | None, ours: bytes | None) -> bool:
 
 
 def older_batches_behind(kafka: bytes | None, ours: bytes | None) -> bool:
-    """The same snapshot of producers, but for what follows them, and the CRC, which is of all."""
+    """Return whether our snapshot is Kafka's with more bytes at the end, and so another CRC."""
     if kafka is None or ours is None or len(kafka) >= len(ours):
         return False
     decode_snapshot(ours)
@@ -125,7 +125,7 @@ LISTED = (
 
 
 def write_everything(port: int) -> None:
-    """Partitions of many kinds; every byte of their batches is told here."""
+    """Fill partitions of many kinds; every byte of their batches is determined here."""
     with History(port) as h:
         h.create("never-used", 2)
         h.create("orders", 2)
@@ -174,7 +174,7 @@ def write_everything(port: int) -> None:
 
 
 def write_messages(h: History) -> None:
-    """Of magic 0 and 1, flat and compressed; without a codec of the topic's no byte depends on a library."""
+    """Write messages of magic 0 and 1, flat and compressed; the topic has no codec, so no byte depends on a library."""
     h.create("messages", 1, configs={"message.timestamp.type": "CreateTime"})
     h.create("inflated", 1, configs={"compression.type": "uncompressed"})
     for at in range(60):
@@ -189,7 +189,7 @@ def write_messages(h: History) -> None:
 
 
 def write_at_random(port: int, part: int) -> None:
-    """Some topics of other options each, and batches that are drawn; they go on in the next part."""
+    """Write random batches to topics with various options; the next part goes on with them."""
     with History(port) as h:
         for seed in range(8):
             topic = f"random-{seed}"
@@ -238,7 +238,7 @@ def delete_records(h: History, topic: str, offset: int) -> None:
 
 
 def await_deletions(data: Path) -> None:
-    """Until retention and what was deleted are carried out."""
+    """Wait until retention and deletions are carried out."""
     deadline = time.monotonic() + TIMEOUT_S
     first = [data / f"{name}-0" / "00000000000000000000.log" for name in ("bounded", "trimmed")]
     while any(path.exists() for path in first) or [*data.glob("*-delete"), *data.glob("*/*.deleted")]:
@@ -251,7 +251,7 @@ def files_in(data: Path) -> dict[str, bytes]:
 
 
 def known_by_name(files: Files) -> dict[str, bytes]:
-    """Names in the place of random ids and dates; what has not their form stays as it is."""
+    """Return the files with names in the place of random ids and dates. A value without the form of one stays."""
     patterns = {
         rb"^topic_id: [\w-]{22}$": b"topic_id: <id>",
         rb"^cluster\.id=[\w-]{22}$": b"cluster.id=<id>",
@@ -306,7 +306,7 @@ def both(request: pytest.FixtureRequest) -> Iterator[Both]:
 
 
 def await_leaders_of(broker: BrokerProcess) -> None:
-    """Until all partitions are served, and therefore recovered."""
+    """Wait until all partitions are served, and therefore recovered."""
     with History(broker.port) as h:
         served(h, [path.name for path in broker.data.iterdir() if path.is_dir()])
 
@@ -318,7 +318,7 @@ def test_files_are_those_that_kafka_leaves(both: Both) -> None:
 
 CODECS = ("none", "lz4", "gzip")
 TIMES = [NOW + at * 3 - at * 7919 % 101 for at in range(1500)]
-"""Of records: the newest of a batch is seldom its last one."""
+"""Timestamps of records: the newest record of a batch is seldom its last one."""
 
 
 def send_with_librdkafka(address: str, topic: str, codec: str) -> None:
@@ -369,11 +369,11 @@ def test_verify_log_finds_nothing_wrong(both: Both) -> None:
 
 
 Contents = dict[str, list[Record]]
-"""The records of each partition, `topic-number`."""
+"""The records of each partition, by `topic-number`."""
 
 
 def in_files(data: Path) -> Contents:
-    """What there is to be read."""
+    """Return the records in the files that a consumer may read."""
     lines = (data / "log-start-offset-checkpoint").read_text().splitlines()[2:]
     starts = {f"{topic}-{partition_id}": int(offset) for topic, partition_id, offset in map(str.split, lines)}
     return {
@@ -390,7 +390,7 @@ def in_files(data: Path) -> Contents:
 
 
 def served(h: History, names: Iterable[str]) -> Contents:
-    """What a consumer reads of these partitions from the first offset on."""
+    """Return what a consumer reads from these partitions, from the first offset on."""
     split = ((name, *name.rsplit("-", 1)) for name in names)
     return {name: read_from_start(h, topic, int(partition_id)) for name, topic, partition_id in split}
 
@@ -412,7 +412,7 @@ def read_from_start(h: History, topic: str, partition_id: int) -> list[Record]:
 
 
 def go_on(h: History) -> None:
-    """The producers go on where they were, and are remembered: what they send again is not appended again."""
+    """Let the producers go on: the broker remembers them, so batches that they send again are not appended again."""
     for base_sequence in (120, 117, 120):
         fields = {"producer_id": 101, "producer_epoch": 1, "base_sequence": base_sequence}
         h.produce("idempotent", 0, records(3, 200, at=NOW + 1000 + base_sequence, **fields))

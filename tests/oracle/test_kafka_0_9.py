@@ -1,7 +1,7 @@
-"""Apache Kafka 0.9.0.1: the same messages have the same offsets and contents there, and its directories are read here.
+"""Apache Kafka 0.9.0.1 gives the same messages the same offsets and contents, and its directories are read here.
 
-What it writes is magic 0. A directory of it is opened by kbroker, and by Apache Kafka 3.9 with the same ZooKeeper: both
-answer every version of Fetch and ListOffsets alike.
+It writes magic 0. A directory of it is opened by kbroker, and by Apache Kafka 3.9 with the same ZooKeeper: both answer
+every version of Fetch and ListOffsets alike.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SETTINGS: dict[str, object] = {
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 CLIENT = named("kafka-python-1.4-for-0.9")
 COUNT = 200
-"""Records of the client for each codec: a batch of them fits into a segment."""
+"""How many records the client writes with each codec: a batch of them fits into a segment."""
 
 
 def sets() -> Iterator[bytes]:
@@ -54,7 +54,7 @@ def sets() -> Iterator[bytes]:
 
 
 def make_topic(client: WireClient, name: str) -> None:
-    """By asking for it until it has a leader."""
+    """Make a topic by asking for it until it has a leader."""
     wanted = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name=name)])
     for _ in range(1000):
         (topic,) = client.call(ApiKey.METADATA, 0, wanted).topics
@@ -64,7 +64,7 @@ def make_topic(client: WireClient, name: str) -> None:
 
 
 def write(broker: ServerProcess) -> list[int]:
-    """The same messages to any broker; the offsets that it tells."""
+    """Write the same messages to any broker; return the offsets that it tells."""
     with WireClient("127.0.0.1", broker.port) as client:
         for topic in ("sets", "client"):
             make_topic(client, topic)
@@ -84,7 +84,7 @@ def ask_fetch(client: WireClient, version: int, topic: str, offset: int, max_byt
 
 
 def read(broker: ServerProcess, topic: str, version: int = 1, offset: int = 0) -> list[Message]:
-    """All messages, as a client of that version sees them."""
+    """Return all messages, as a client of that version sees them."""
     found: list[Message] = []
     with WireClient("127.0.0.1", broker.port) as client:
         while True:
@@ -98,7 +98,7 @@ def read(broker: ServerProcess, topic: str, version: int = 1, offset: int = 0) -
 
 
 class World:
-    """Kafka 0.9 and what it was told, stopped; the messages that were read from it; its directory."""
+    """Kafka 0.9, stopped, with its directory; the messages that were sent to it and read from it."""
 
     def __init__(self, kafka: OldKafka, told: list[int]):
         self.kafka, self.told = kafka, told
@@ -153,7 +153,7 @@ def test_clients_of_all_times_read_a_directory_of_kafka_0_9(world: World, tmp_pa
 
 
 def test_kafka_3_9_answers_alike_about_the_same_directory(world: World, tmp_path: Path) -> None:
-    """What lies there goes as it is to whoever may read it: magic 0 to every version of Fetch."""
+    """The messages in the directory are sent as they are: magic 0 to every version of Fetch."""
     data = copy_of(world, tmp_path / "kafka")
     copy_of(world, tmp_path / "kbroker")
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """A broker's directory goes from Apache Kafka 3.9 with its ZooKeeper to kbroker and back, by `kbroker cluster`.
 
-Kafka writes topics with settings, kbroker takes them over, serves them in full and appends, Kafka goes on where kbroker
-has stopped, and kbroker where Kafka has. docs/MIGRATION.md tells people the same steps.
+Kafka writes topics with settings; kbroker takes them over, serves them completely and appends; Kafka goes on where
+kbroker has stopped, and kbroker where Kafka has. docs/MIGRATION.md describes the same steps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ YEARS_AGO = 1_000_000_000_000
 
 
 def kbroker(*arguments: object, fails: bool = False) -> str:
-    """What the command prints; on stderr if it is to fail."""
+    """Run a command and return its output; its stderr if it is to fail."""
     command = [sys.executable, "-m", "kbroker.cli.main", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -129,7 +129,7 @@ NAMES = [f"{name}-{at}" for name in TOPIC_SETTINGS for at in range(2)]
 
 
 def everything(port: int) -> tuple[Contents, dict[str, dict[str, str]], dict[str, bytes], int, int]:
-    """What a client can see that has to be the same wherever the directory is."""
+    """Return everything that a client can see and that has to be the same wherever the directory is."""
     with History(port) as h:
         contents = served(h, NAMES)
         return (
@@ -165,7 +165,7 @@ def moving() -> Iterator[Moving]:
 
 @pytest.mark.parametrize("is_registered", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is_registered: bool) -> None:
-    """Whether kbroker shows its topics in the ZooKeeper meanwhile or not."""
+    """It works whether or not kbroker shows its topics in the ZooKeeper meanwhile."""
     kafka, ours = moving.kafka, moving.kbroker
     if is_registered:
         ours.overrides["zookeeper.connect"] = moving.address
@@ -252,7 +252,7 @@ def assert_kafkas_tool_is_content(kafka: KafkaOnZooKeeper) -> None:
 
 
 class zookeeper:
-    """A client inside the chroot."""
+    """Return a client inside the chroot."""
 
     def __init__(self, moving: Moving):
         self._client = KazooClient(moving.address)
@@ -268,7 +268,7 @@ class zookeeper:
 
 @pytest.mark.slow
 def test_a_directory_without_its_zookeeper_keeps_everything_until_settings_come(moving: Moving) -> None:
-    """Killed, too. What was to be kept for ever is not deleted by the defaults of a broker that does not know that."""
+    """Also after a kill: no defaults delete records that were to be kept for ever, while their settings are unknown."""
     kafka, ours = moving.kafka, moving.kbroker
     fill(kafka.port)
     before = everything(kafka.port)
@@ -301,7 +301,7 @@ def test_a_directory_without_its_zookeeper_keeps_everything_until_settings_come(
 
 
 def await_retention_checks(broker: BrokerProcess) -> None:
-    """A topic whose settings are known loses what is too old; those of whom they are not, had as much time."""
+    """Wait until a topic whose settings are known has lost its old records: other topics had as much time."""
     with History(broker.port) as h:
         name = f"probe-{time.monotonic_ns()}"
         h.create(name, 1, configs={"segment.bytes": "200"})
@@ -315,7 +315,7 @@ def await_retention_checks(broker: BrokerProcess) -> None:
 
 
 def test_a_directory_goes_into_an_empty_zookeeper(moving: Moving) -> None:
-    """A broker that was kbroker's from the first day becomes a Kafka's."""
+    """A broker that was kbroker's from the first day becomes a Kafka broker."""
     kafka, ours = moving.kafka, moving.kbroker
     kafka.stop()
     with zookeeper(moving) as client:

@@ -1,4 +1,4 @@
-"""What is advertised of before Kafka 0.11 is served; what is not served closes the connection."""
+"""The advertised versions of before Kafka 0.11 are served; a version that is not served closes the connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(broker: BrokerProcess) -> WireClient:
 
 
 def ask(broker: BrokerProcess, key: int, version: int, body: bytes, header_version: int) -> bytes | None:
-    """The answer without its size; None when the connection is closed instead."""
+    """Return the answer without its size; None if the connection is closed instead."""
     header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="old")
     with client(broker) as asking:
         asking.send_raw(framed(header.encode(header_version) + body))

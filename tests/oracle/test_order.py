@@ -1,4 +1,4 @@
-"""What the matrix does not compare: the order of answers, which is that of a hash table in Kafka."""
+"""The order of answers, which the matrix does not compare: in Kafka it is that of a hash table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The tree of nodes that kbroker keeps is the one that Apache Kafka 3.9.1 keeps in a real ZooKeeper.
 
-The same requests go to both; then paths, data, versions and which nodes are ephemeral are equal, but for what differs
-from one run to the next (`known_by_name`) and what is `LISTED`.
+The same requests go to both brokers. Then paths, data, versions and which nodes are ephemeral are equal, except for
+values that differ between runs (`known_by_name`) and for the differences in `LISTED`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS: dict[str, object] = {
 
 
 def only_in_order(kafka: Node | None, ours: Node | None) -> bool:
-    """The same JSON, its fields in another order."""
+    """Return whether both are the same JSON, with the fields in another order."""
     if kafka is None or ours is None:
         return False
     return kafka._replace(data=b"") == ours._replace(data=b"") and bool(json.loads(kafka.data) == json.loads(ours.data))
@@ -58,11 +58,11 @@ LISTED = (
 SHOWN_IN = "/shown"
 """The chroot that kbroker is registered in, in Kafka's ZooKeeper."""
 NOT_SHOWN = ("/consumers/*", "/latest_producer_id_block")
-"""What kbroker keeps in its own store only (docs/ZOOKEEPER.md)."""
+"""Nodes that kbroker keeps in its own store only (docs/ZOOKEEPER.md)."""
 
 
 class Kbroker:
-    """kbroker in this process, whose nodes can be seen while it runs: the ephemeral ones are in no file."""
+    """kbroker in this process, so that its ephemeral nodes, which are in no file, can be seen while it runs."""
 
     def __init__(self, folder: Path, zookeeper: ZooKeeperProcess):
         self.folder = folder
@@ -87,12 +87,12 @@ class Kbroker:
         self.start()
 
     def shown(self) -> dict[str, Node]:
-        """What it has registered."""
+        """Return the nodes that it has registered in ZooKeeper."""
         nodes = self.zookeeper.nodes().items()
         return {path.removeprefix(SHOWN_IN) or "/": node for path, node in nodes if path.startswith(SHOWN_IN)}
 
     def nodes(self) -> dict[str, Node]:
-        """Of the running broker; of the stopped one those that are in its file."""
+        """Return the nodes of the running broker; of a stopped one, those in its file."""
         if self.broker is not None:
             return self._nodes(self.broker._store)
         store = EmbeddedStore(store_path(str(self.folder)))
@@ -132,7 +132,7 @@ def accepted(answer: Any) -> list[int]:
 
 
 def change_everything(port: int) -> None:
-    """All that makes, changes and removes nodes, and some requests that are refused."""
+    """Send every request that makes, changes or removes nodes, and some that are refused."""
     with History(port) as h:
         h.create("assigned", assignment=[[0], [0], [0]])
         h.create("counted", 4, configs={"retention.ms": "1000000", "cleanup.policy": "compact", "segment.bytes": "999"})
@@ -182,7 +182,7 @@ def change_everything(port: int) -> None:
 
 
 def known_by_name(nodes: Nodes, port: int) -> dict[str, Node]:
-    """Names in the place of ports, times and random ids; what has not their form stays as it is."""
+    """Return the nodes with names in the place of ports, times and random ids. Values without that form stay."""
     patterns = {
         rb'"timestamp":"\d{13}"': b'"timestamp":"<time>"',
         rb'"topic_id":"[\w-]{22}"': b'"topic_id":"<id>"',
@@ -207,7 +207,7 @@ class Both:
     kbroker: Kbroker
 
     def settled_nodes_of_kafka(self) -> Nodes:
-        """Once nothing is left to be deleted: Kafka answers first."""
+        """Return Kafka's nodes once nothing is left to be deleted: Kafka deletes after it has answered."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             nodes = {path: node for path, node in self.kafka.zookeeper.nodes().items() if not path.startswith(SHOWN_IN)}
@@ -222,10 +222,10 @@ class Both:
         self.assert_shown(kafka)
 
     def assert_shown(self, kafka: Nodes) -> None:
-        """In ZooKeeper, once kbroker has written it there."""
+        """Assert that ZooKeeper has the same nodes, once kbroker has written them there."""
 
         def seen(nodes: Nodes) -> dict[str, Node]:
-            """How often a node is written to is the affair of who writes it."""
+            """Ignore how often a node was written to: that depends on the writer."""
             others = {path: node for path, node in nodes.items() if not any(matches(each, path) for each in NOT_SHOWN)}
             return {path: node._replace(version=0) for path, node in others.items()}
 
@@ -265,7 +265,7 @@ NO_PATHS = ("", "a//b", "/a", "a/", ".", "a/../b", "a\0b", "a\tb", "\x80", "\uf0
 
 
 def offsets_of_version_0(port: int) -> list[object]:
-    """What is answered, without the order: Kafka's is that of a hash table."""
+    """Compare the answers without their order, which in Kafka is that of a hash table."""
     said: list[object] = []
     with History(port) as h:
 

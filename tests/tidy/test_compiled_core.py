@@ -35,7 +35,7 @@ CONTRACT = re.compile(r"\bnoexcept\b|\bexcept\b")
 
 
 def without_extern_blocks(text: str) -> str:
-    """C declarations state no contract of ours; Cython takes `cdef extern` functions as they are in the header."""
+    """Return the text without its `cdef extern` blocks: these state no contract of ours, but that of a C header."""
     return re.sub(r"^cdef extern from.*?(?=^\S)", "", text + "\nend", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -82,7 +82,7 @@ def test_all_compiled_code_is_in_the_core() -> None:
 
 
 def test_setup_py_builds_nothing_when_a_process_of_its_own_build_imports_it() -> None:
-    """Python 3.14 starts the processes that Cython translates in by importing it anew in each."""
+    """Python 3.14 starts the processes that Cython translates in by importing setup.py anew in each."""
     script = f"import runpy; runpy.run_path({str(build.ROOT / 'setup.py')!r}, run_name='__mp_main__')"
     done = subprocess.run([sys.executable, "-c", script], cwd=build.ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -27,7 +27,7 @@ FROM_AN_INDEX = re.compile(r"pip install [^`\n]*?(?<![\w./-])kbroker(?![\w./-]*\
 
 
 def test_nobody_is_told_to_install_kbroker_from_an_index() -> None:
-    """It is on none: what is said must work as it stands."""
+    """kbroker is on no package index: the installation that the documents describe must work as written."""
     assert FROM_AN_INDEX.search("pip install 'kbroker[spark]'")
     assert not FROM_AN_INDEX.search("pip install dist/kbroker-0.1.0-cp311.whl")
     assert [path.name for path in SAYING if FROM_AN_INDEX.search(path.read_text())] == []

@@ -14,7 +14,7 @@ from tests.kit import build
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """The kbroker commands of a text, without what a shell does around them and without trailing remarks."""
+    """Yield the kbroker commands of a text, without the shell's syntax around them and without trailing remarks."""
     for line in text.splitlines():
         if not re.match(r"\s{2,}\S|^`", line):
             continue

@@ -14,7 +14,7 @@ DEFINING = {path.name for path in (build.ROOT / "kbroker" / "config").glob("*def
 
 
 def words_of_texts() -> Iterator[str]:
-    """Those of all strings of the package but docstrings, which only speak of settings."""
+    """Yield the words of all strings of the package, except docstrings, which only mention settings."""
     for path in (build.ROOT / "kbroker").rglob("*.py"):
         if path.name in DEFINING:
             continue
@@ -30,5 +30,5 @@ NAMED = frozenset(words_of_texts())
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_is_read_somewhere(name: str) -> None:
-    """By its name in a string of its own, or among the broker synonyms of a topic's setting."""
+    """The setting's name is a word of a string in the package, or is among the broker synonyms of a topic's setting."""
     assert name in NAMED, f"nothing reads {name}"

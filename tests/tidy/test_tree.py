@@ -76,7 +76,7 @@ def test_unit_tests_wait_for_events_and_never_sleep() -> None:
 
 
 def test_the_random_numbers_of_the_program_around_are_left_alone() -> None:
-    """It may have seeded `random`, and Hypothesis does."""
+    """The program that uses kbroker may have seeded `random`, as Hypothesis does."""
     drawing = re.compile(r"(?<![.\w])random\.(?!Random\b|SystemRandom\b)[a-z]+\(|^from random import", re.MULTILINE)
     sources = [path for path in tracked_files() if relative(path).startswith("kbroker/") and path.suffix == ".py"]
     assert len(sources) > 100

@@ -1,4 +1,4 @@
-"""The public API in type checkers' strict modes: what is right passes, what is wrong is refused, line by line."""
+"""The public API in type checkers' strict modes: right uses pass, wrong uses are refused, line by line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ TO_OVERRIDE = ("RebalanceListener", "ProducerHandler", "Assignor")
 FOR_TESTS = ("Broker", "Faults", "ZooKeeper")
 OWN = {"accumulator", "block_ms", "encode_key", "encode_value", "fail_what_is_left", "refused", "send_some"}
 OWN |= {"has_partition", "treatment_of", "drops_new_connection"}
-"""What the parts of a Producer, and of a broker for tests, are to each other."""
+"""Names that the parts of a Producer, or of a broker for tests, use between themselves."""
 
 
 @pytest.mark.parametrize("name", [*CLIENTS, *ASYNC_CLIENTS, *VALUES, *TO_OVERRIDE, *FOR_TESTS])

@@ -1,4 +1,4 @@
-"""The wheels install and run where there is no compiler, one for each Python that is here."""
+"""The wheels, one for each Python on this machine, install and run where there is no compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.make_wheels import interpreters
 
 
 class InstalledBroker(BrokerProcess):
-    """The broker of another installation, without anything of this one in its environment."""
+    """The broker of another installation, with nothing of this installation in its environment."""
 
     def __init__(self, python: Path, folder: Path):
         super().__init__(folder=folder)

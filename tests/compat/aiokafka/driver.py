@@ -213,7 +213,7 @@ async def admin(a: Json) -> Json:
 
 
 class Transactions:
-    """Scenario `transactions`: one transactional producer, and one member of a group where it is to move records."""
+    """Scenario `transactions`: one transactional producer and, to move records, one member of a group."""
 
     def __init__(self, a: Json):
         self.a = a

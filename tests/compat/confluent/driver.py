@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def as_told(a: Json) -> Json:
-    """The broker is taken for one of `broker_version`, and not asked."""
+    """Return the settings with which librdkafka assumes `broker_version` instead of asking the broker."""
     if "broker_version" not in a:
         return {}
     return {"api.version.request": False, "broker.version.fallback": a["broker_version"]}
@@ -102,7 +102,7 @@ def consume(a: Json) -> Json:
 
 
 NEWER = {("consumer", "one"), ("consumer", "two"), ("upgrade", "two"), ("downgrade", "one")}
-"""Who speaks the newer protocol of groups."""
+"""Scenarios and members that use the newer protocol of groups."""
 
 
 def group(a: Json) -> Json:
@@ -237,14 +237,14 @@ def admin(a: Json) -> Json:
 
 
 class Transactions:
-    """Scenario `transactions`: one transactional producer, and one member of a group where it is to move records."""
+    """Scenario `transactions`: one transactional producer and, to move records, one member of a group."""
 
     def __init__(self, a: Json):
         self.a = a
         self.reader: Consumer | None = None
 
     def insist(self, step: Callable[[], object]) -> None:
-        """Again as long as the library says that this helps."""
+        """Call `step` again as long as the library says that its error can be retried."""
         deadline = time.monotonic() + 60
         while True:
             try:

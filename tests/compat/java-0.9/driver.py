@@ -91,7 +91,7 @@ def consume_old(a: Json) -> Json:
 
 
 def seek(a: Json) -> Json:
-    """With the Scala clients only: a Java consumer of the console begins at an end."""
+    """Only with the Scala clients: the Java consumer of the console can only begin at an end of the log."""
 
     def ask(time_ms: int) -> int:
         done = tool(

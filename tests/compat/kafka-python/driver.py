@@ -1,6 +1,6 @@
 """kafka-python, 1.4 to 3.x: the scenarios of tests/compat/README.md.
 
-With `api_version` it takes the broker for one of that version, which it does not ask.
+With `api_version` it assumes that the broker has that version, and does not ask.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def seek(a: Json) -> Json:
 
 
 def old_offsets(a: Json) -> Json:
-    """As a client of an old broker: no group membership, offsets by whichever version it knows."""
+    """Commit and fetch offsets as a client of an old broker: without group membership, by the version it knows."""
     partition = TopicPartition(a["topic"], 0)
 
     def reader() -> KafkaConsumer:

@@ -52,8 +52,10 @@ def consume(a: Json) -> Json:
 
 
 class Member(threading.Thread):
-    """A kcat in a group, read line by line. It leaves after `count` records by itself: a record that a SIGTERM meets on
-    its way out of librdkafka is not printed, and its offset is committed all the same."""
+    """A kcat in a group, read line by line. It leaves by itself after `count` records.
+
+    It is not ended by SIGTERM: a record on its way out of librdkafka is not printed then, but its offset is committed.
+    """
 
     def __init__(self, a: Json, distinct: set[tuple[str, str]], *count: str):
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""pykafka: the scenarios of tests/compat/README.md. Magic 0, and offsets that are stored by OffsetCommit 1."""
+"""pykafka: the scenarios of tests/compat/README.md, with magic 0 and offsets that OffsetCommit 1 stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODECS = {
 STOP_TIMEOUT_S = 60
 
 CLIENTS: list[KafkaClient] = []
-"""A topic does not keep its client alive."""
+"""The clients in use, kept here because a topic does not keep its client alive."""
 
 
 def topic_of(a: Json) -> Any:

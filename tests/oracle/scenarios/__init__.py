@@ -1,4 +1,4 @@
-"""The scripts, a file per API or family of APIs; `requests.py` builds what most ask for. Importing registers all."""
+"""The scripts, a file for each API or family of APIs; `requests.py` builds common requests. Importing registers all."""
 
 from tests.oracle.scenarios import (
     api_versions,

@@ -1,4 +1,4 @@
-"""ApiVersions, SASL on a listener without it, and requests that nobody serves."""
+"""ApiVersions, SASL on a listener without it, and requests that neither broker serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSIONS = ApiKey.API_VERSIONS
 
 
 def only_served(answer: Any) -> None:
-    """Of an answer to ApiVersions, the APIs that we serve too."""
+    """Keep, in an answer to ApiVersions, only the APIs that kbroker serves too."""
     if isinstance(answer, M.ApiVersionsResponse):
         answer.api_keys = [one for one in answer.api_keys if one.api_key in list(SERVED)]
 
@@ -39,7 +39,7 @@ def names_of_software(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def versions_nobody_has(t: Talk) -> None:
-    """KIP-511: answered in version 0."""
+    """KIP-511: an unserved version of ApiVersions is answered in version 0."""
     for version in (5, 99, 32767):
         t.ask_bytes(VERSIONS, version, b"", flexible=False)
         t.ask_bytes(VERSIONS, version, b"\x02a\x02b\x00", flexible=True)
@@ -64,7 +64,7 @@ def apis_nobody_has(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def versions_that_no_api_has(t: Talk) -> None:
-    """Any other API: the connection is closed."""
+    """An unserved version of any other API closes the connection."""
     for key, served in SERVED.items():
         if key != VERSIONS:
             t.ask_bytes(key, served.max + 1, b"", flexible=True)
@@ -97,7 +97,7 @@ def requests_cut_short(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def no_client_id(t: Talk) -> None:
-    """Null is one as any other."""
+    """A null client id is treated as any other."""
     t.ask_raw(b"\0\0\0\x0a\0\x11\0\0\0\0\0\x07\xff\xff\0\0")
     t.ask_raw(b"\0\0\0\x0c\0\x11\0\0\0\0\0\x07\xff\xff\0\0")
 
@@ -133,7 +133,7 @@ def bytes_behind_a_request(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def texts_that_are_none(t: Talk) -> None:
-    """Bytes that are not UTF-8 where a name should be."""
+    """Bytes that are not UTF-8 stand where a name should be."""
     request = M.MetadataRequest(
         topics=[M.MetadataRequest.MetadataRequestTopic(name="xx")], allow_auto_topic_creation=False
     )
@@ -149,7 +149,7 @@ def texts_that_are_none(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def tagged_fields_nobody_knows(t: Talk) -> None:
-    """KIP-482: skipped. A tag twice or out of order is not checked."""
+    """KIP-482: unknown tagged fields are skipped. A tag that comes twice or out of order is not checked."""
     body = M.MetadataRequest(topics=[]).encode(12)
     for tags in (
         b"\x01\x07\x02ab",
@@ -164,6 +164,6 @@ def tagged_fields_nobody_knows(t: Talk) -> None:
 
 @scenario(VERSIONS, only=0)
 def counts_that_promise_too_much(t: Talk) -> None:
-    """No memory on the word of a count."""
+    """A count alone makes no broker allocate memory."""
     for body in (b"\x7f\xff\xff\xff", b"\x00\x10\x00\x00", b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe"):
         t.ask_bytes(ApiKey.METADATA, 1, body, flexible=False)

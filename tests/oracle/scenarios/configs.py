@@ -33,7 +33,7 @@ def describe(
 
 
 def only_comparable(answer: M.DescribeConfigsResponse) -> None:
-    """Settings that kbroker has too, and whose value is not that of one installation."""
+    """Keep only settings that kbroker has too, and whose value is not particular to one installation."""
     for result in answer.results:
         names = SETTINGS.keys() - OF_THE_INSTALLATION
         result.configs = [
@@ -42,7 +42,7 @@ def only_comparable(answer: M.DescribeConfigsResponse) -> None:
 
 
 def settled(t: Talk, kind: int, name: str, key: str, value: str | None) -> None:
-    """Wait until a changed config is what the broker acts on: KRaft answers a moment earlier."""
+    """Wait until the broker acts on a changed config: KRaft answers a moment earlier."""
 
     def is_so() -> bool:
         found = t.do(describe(resource(kind, name, [key]))).results[0].configs
@@ -157,7 +157,7 @@ WRONG: list[dict[str, str | None]] = [
 
 @scenario(ALTER)
 def all_configs_of_a_topic(t: Talk) -> None:
-    """What is not named goes back to its default."""
+    """AlterConfigs sets every config that the request does not name back to its default."""
     topic = t.topic(retention_ms=5000, segment_bytes=100000)
     t.ask(alter((TOPIC, topic, {"max.message.bytes": "2000"})))
     settled(t, TOPIC, topic, "max.message.bytes", "2000")
@@ -346,7 +346,7 @@ def setting(t: Talk, name: str, key: str, value: str, before: str) -> Iterator[N
 
 @scenario(INCREMENTAL, alone=True)
 def settings_of_the_broker_at_run_time(t: Talk) -> None:
-    """A topic follows the broker's setting, the broker's own one goes before that of all brokers."""
+    """A topic follows the broker's setting; a broker's own setting wins over that of all brokers."""
     topic = t.topic()
     asked = describe(
         resource(TOPIC, topic, ["max.message.bytes"]),

@@ -1,6 +1,7 @@
 """Transactions of version 2 (KIP-890): Produce 12, TxnOffsetCommit 5 and EndTxn 5, as Kafka 4.3 answers them.
 
-Kafka ends a transaction a little after it has answered; scenarios wait for that, so that both are asked the same.
+Kafka ends a transaction a little after it has answered; scenarios wait for that, so that both brokers are asked in the
+same state.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ FEATURE = "transaction.version"
 
 
 class EpochTxn(Txn):
-    """A transactional id whose producer goes on with what EndTxn tells it."""
+    """A transactional id whose producer goes on with the id and epoch that EndTxn returns."""
 
     def ask_send(self, topic: str, count: int = 1, partition: int = 0, version: int = PRODUCE_VERSION, **f: int) -> Any:
-        """The next batch, without adding the partition before."""
+        """Send the next batch, without adding the partition before."""
         answer = self.t.ask(self.batch(topic, count, partition, **f), version=version)
         if not answer.responses[0].partition_responses[0].error_code and not f:
             self.sequences[topic, partition] = self.sequences.get((topic, partition), 0) + count
         return answer
 
     def ask_end(self, commit: bool = True, **fields: object) -> Any:
-        """The end; with what it tells, the next transaction."""
+        """End the transaction; the next one has the producer id and epoch of the answer."""
         answer = self.t.ask(self.end(commit, **fields), version=END_VERSION)
         self.await_rest()
         if not answer.error_code and not fields:
@@ -56,7 +57,7 @@ class EpochTxn(Txn):
 
 
 def producers(t: Talk, topic: str) -> None:
-    """Compare what the partition knows."""
+    """Compare the producers that the partition knows."""
     R = M.DescribeProducersRequest
     t.ask(R(topics=[R.TopicRequest(name=topic, partition_indexes=[0])]), keep=without_times)
 
@@ -69,13 +70,13 @@ def without_times(answer: M.DescribeProducersResponse) -> None:
 
 
 def committed(t: Talk, topic: str) -> None:
-    """Compare what a reader of committed records is told."""
+    """Compare what a reader of committed records gets."""
     t.ask(fetch([FetchTopic(topic=topic, partitions=[fetch_partition()])], isolation_level=1), version=11)
 
 
 @newer_scenario(VERSIONS)
 def features(t: Talk) -> None:
-    """Of the features only that of transactions; their epoch is each broker's own."""
+    """Only the feature of transactions is compared; the epoch of the features is each broker's own."""
 
     def only_transactions(answer: M.ApiVersionsResponse) -> None:
         answer.api_keys = []
@@ -122,7 +123,7 @@ def an_end_twice(t: Talk) -> None:
 
 @newer_scenario(END)
 def without_a_transaction(t: Talk) -> None:
-    """A commit of nothing is refused, an abort of it is one."""
+    """To commit without a transaction is refused; to abort without one ends a transaction like any other."""
     txn = EpochTxn(t)
     txn.ask_end(True)
     for _ in range(2):
@@ -138,7 +139,7 @@ def without_a_transaction(t: Talk) -> None:
 
 
 def described_state(t: Talk, txn: Txn) -> None:
-    """Without the time of the start, which is now."""
+    """Compare the described transaction without the time of its start."""
 
     def timeless(answer: M.DescribeTransactionsResponse) -> None:
         for each in answer.transaction_states:
@@ -171,7 +172,7 @@ def an_end_by_strangers(t: Talk) -> None:
 
 @newer_scenario(END)
 def ends_of_both_kinds(t: Talk) -> None:
-    """A client that keeps its epoch goes on where one has got a new one, and the other way round."""
+    """A client that keeps its epoch goes on after one that got a new epoch, and the other way round."""
     topic, txn = t.topic(), EpochTxn(t)
     txn.ask_send(topic)
     txn.ask_end()
@@ -190,7 +191,7 @@ def ends_of_both_kinds(t: Talk) -> None:
 
 @newer_scenario(END)
 def a_transaction_that_times_out(t: Talk) -> None:
-    """It is aborted; its producer goes on with the next epoch if nobody else has come."""
+    """The transaction is aborted; its producer goes on with the next epoch if no other producer has come."""
     topic, txn = t.topic(), EpochTxn(t, timeout_ms=500)
     txn.ask_send(topic)
     txn.await_end()
@@ -220,7 +221,7 @@ def an_id_that_somebody_else_takes(t: Talk) -> None:
 
 @newer_scenario(END)
 def an_epoch_that_was_not_heard_of(t: Talk) -> None:
-    """InitProducerId with the epoch before tells the one that the end has brought."""
+    """InitProducerId with the previous epoch returns the epoch that the end of the transaction has brought."""
     topic, txn = t.topic(), EpochTxn(t)
     txn.ask_send(topic)
     old = txn.epoch
@@ -232,7 +233,7 @@ def an_epoch_that_was_not_heard_of(t: Talk) -> None:
 
 @newer_scenario(END)
 def epochs_that_are_used_up(t: Talk) -> None:
-    """An end for each, without a transaction: then there is another producer id."""
+    """Every epoch is used up by an end without a transaction: then there is another producer id."""
     topic, txn = t.topic(), EpochTxn(t)
     first = txn.producer_id
     while txn.epoch < 32765:
@@ -361,7 +362,7 @@ def batches_to_a_topic_that_is_deleted_and_made_again(t: Talk) -> None:
 
 @newer_scenario(PRODUCE)
 def batches_of_both_kinds_of_clients(t: Talk) -> None:
-    """One of version 11 is refused where its partition was not added."""
+    """A batch of Produce 11 is refused in a partition that was not added to the transaction."""
     topic, txn = t.topic(partitions=2), EpochTxn(t)
     txn.ask_send(topic, version=11)
     txn.ask_send(topic)
@@ -397,7 +398,7 @@ def a_commit_adds_the_partition_of_its_group(t: Talk) -> None:
 
 
 def described_by_topic(t: Talk, txn: Txn) -> None:
-    """Without the partition of the group, which is another one for each name."""
+    """Compare the described transaction without the group's partition, which depends on the group's name."""
 
     def nameless(answer: M.DescribeTransactionsResponse) -> None:
         for each in answer.transaction_states:
@@ -451,11 +452,11 @@ def commits_of_both_kinds_of_clients(t: Talk) -> None:
 
 @newer_scenario(COMMIT, alone=True)
 def commits_of_a_client_of_before_verification(t: Talk) -> None:
-    """One of version 3 is refused with another code, and taken where a newer one has added the group's partition.
+    """A commit of version 3 is refused with another code; it is taken once a newer client has added the partition.
 
     Kafka asks the coordinator for the transactions of several requests at once, and answers all of them with codes that
-    the client of the first one knows. Beside this scenario others would now and then hear INVALID_TXN_STATE instead of
-    TRANSACTION_ABORTABLE, and this one the other way round.
+    the client of the first one knows. Beside this scenario others would now and then get INVALID_TXN_STATE instead of
+    TRANSACTION_ABORTABLE, and this scenario the other way round.
     """
     topic, txn, group = t.topic(), EpochTxn(t), t.name("g")
     t.ask(txn.commit_offsets(group, topic), version=3)
@@ -470,7 +471,7 @@ def commits_of_a_client_of_before_verification(t: Talk) -> None:
 
 @newer_scenario(ApiKey.DESCRIBE_TRANSACTIONS)
 def what_is_stored(t: Talk) -> None:
-    """The records of a transactional id in `__transaction_state`, field by field but for times: both kinds of ends."""
+    """Compare the records of a transactional id in `__transaction_state`, except times, after both kinds of ends."""
     topic, txn = t.topic(partitions=3), EpochTxn(t, begin=False)
     place = ("__transaction_state", java_string_hash(txn.id) % 3)
     begin = log_end(t, *place)

@@ -23,7 +23,7 @@ BY_ID = 13  # topics are named by their ids from this version on (KIP-516)
 
 
 def of(t: Talk, topic: str, partitions: Iterable[FetchPartition]) -> FetchTopic:
-    """A topic by its name or, where the version wants it, by its id; one that is not there has an id of its own."""
+    """Name a topic as the version wants it: by name or by id. A topic that does not exist has an id of its own."""
     return FetchTopic(topic=topic, topic_id=t.topic_ids.get(topic, b"\x07" * 16), partitions=list(partitions))
 
 
@@ -97,7 +97,7 @@ def nothing(t: Talk) -> None:
 
 @scenario(FETCH)
 def limits_of_a_partition(t: Talk) -> None:
-    """Whole batches up to the limit; the first one whatever its size (KIP-74)."""
+    """Batches are whole up to the limit; the first batch is sent whatever its size (KIP-74)."""
     topic = t.topic()
     t.produce(topic, *(records(1, 100, first=n) for n in range(5)))
     for limit in (0, 1, 170, 171, 172, 350, 1000, -1):
@@ -142,7 +142,7 @@ def leader_epochs(t: Talk) -> None:
 
 @scenario(FETCH, since=12)
 def epochs_that_diverge(t: Talk) -> None:
-    """KIP-595: the epoch of what was fetched last is checked."""
+    """KIP-595: the epoch of the last fetched record is checked."""
     topic = t.topic()
     t.produce(topic, records())
     for epoch, offset in ((0, 3), (0, 2), (0, 5), (1, 3), (5, 3), (-2, 3)):
@@ -160,7 +160,7 @@ def isolation(t: Talk) -> None:
 
 @scenario(FETCH)
 def zstd(t: Talk) -> None:
-    """Clients before version 10 do not know it: they may not read a topic that is compressed with it by its config."""
+    """Clients before version 10 do not know zstd: they may not read a topic whose config compresses with it."""
     for codec in ("zstd", "producer"):
         topic = t.topic(codec, compression_type=codec)
         t.produce(topic, records(codec=Codec.ZSTD))
@@ -177,7 +177,7 @@ def a_rack(t: Talk) -> None:
 
 @scenario(FETCH)
 def as_a_replica(t: Talk) -> None:
-    """A follower that is none, and the debugging consumer of -2."""
+    """Fetches as a replica that does not exist, and as the debugging consumer -2."""
     topic = t.topic()
     t.produce(topic, records())
     state = M.FetchRequest.ReplicaState
@@ -187,7 +187,7 @@ def as_a_replica(t: Talk) -> None:
 
 @scenario(FETCH, since=12)
 def of_another_cluster(t: Talk) -> None:
-    """Only KRaft's own fetches look at it."""
+    """Only fetches of KRaft's own log check the cluster id."""
     topic = t.topic()
     t.produce(topic, records())
     t.ask(fetch([one(t, topic)], cluster_id="another"))
@@ -221,7 +221,7 @@ def a_long_poll_waits_for_enough(t: Talk) -> None:
 
 @scenario(FETCH)
 def nothing_waits_that_cannot_come(t: Talk) -> None:
-    """An error, no partition or enough bytes answer at once, whatever the time to wait."""
+    """An error, no partition, or enough bytes are answered at once, whatever the time to wait."""
     topic = t.topic()
     t.produce(topic, records())
     t.ask(fetch([one(t, topic, offset=99)], max_wait_ms=20000, min_bytes=10_000))
@@ -255,7 +255,7 @@ def a_topic_deleted_under_a_long_poll(t: Talk) -> None:
 
 @scenario(FETCH)
 def an_internal_topic(t: Talk) -> None:
-    """Its records are others' business; that it can be read is not."""
+    """The records of an internal topic are not compared, as other scenarios write them; that it can be read is."""
     (found,) = t.do(
         M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="__consumer_offsets")])
     ).topics

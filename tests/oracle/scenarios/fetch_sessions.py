@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what is remembered, what is told again, what is refused."""
+"""Fetch sessions (KIP-227): what is remembered, what is sent again, what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def forgotten(t: Talk, topic: str, partitions: Iterable[int]) -> M.FetchRequest.
 
 
 def opened(t: Talk, topic: str, partitions: Iterable[int] = (0,)) -> int:
-    """A new session; its id."""
+    """Open a new session and return its id."""
     answer = t.ask(fetch([of(t, topic, map(fetch_partition, partitions))], session_epoch=0))
     session_id: int = answer.session_id
     return session_id
@@ -96,7 +96,7 @@ def closing(t: Talk) -> None:
 
 @scenario(FETCH, since=SINCE)
 def a_session_of_nothing(t: Talk) -> None:
-    """An empty full fetch opens one too."""
+    """A full fetch without partitions opens a session too."""
     t.ask(fetch([], session_epoch=0))
 
 
@@ -202,7 +202,7 @@ def high_watermark_changes_are_told(t: Talk) -> None:
 
 @scenario(FETCH, since=SINCE)
 def the_first_partitions_change_places(t: Talk) -> None:
-    """What was sent goes to the end, so that a small limit starves nobody."""
+    """Partitions that were sent go to the end, so that a small limit starves none."""
     topic = t.topic(partitions=3)
     for partition in range(3):
         t.produce(topic, records(1, 100), records(1, 100), partition=partition)

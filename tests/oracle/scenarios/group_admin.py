@@ -133,7 +133,7 @@ def groups_that_cannot_be_deleted(t: Talk) -> None:
 
 @scenario(DELETE, alone=True)
 def the_group_without_a_name(t: Talk) -> None:
-    """Others commit to it too, so nobody else may be at it."""
+    """Other scenarios commit to this group too, so this one runs alone."""
     store(t, "", t.topic(), (0, 5))
     delete(t, "")
     delete(t, "")

@@ -24,7 +24,7 @@ RANGE = [("range", SUBSCRIPTION)]
 
 
 class Member:
-    """A member with a connection of its own. Its requests go at the scenario's version where they are of its API."""
+    """A member with its own connection. Requests of the scenario's API have the scenario's version."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Member:
         )
 
     def send_join(self) -> Sent:
-        """Send a join that will be taken: with the id that a new dynamic member is given first in newer versions."""
+        """Send a join that is accepted: in newer versions with the id that a new dynamic member gets first."""
         version = self.t.version if self.t.scenario.api == JOIN else 9
         if not self.member_id and self.instance is None and version >= MEMBER_ID_FIRST:
             answer = self.t.ask(self.join_request(), on=self.word)
@@ -99,7 +99,7 @@ class Member:
         return self.t.ask(M.HeartbeatRequest(**{**known, **fields}), on=self.word)  # type: ignore[arg-type]
 
     def beat_until(self, code: ErrorCode) -> None:
-        """Beat, unseen, until the group is where the scenario wants it."""
+        """Send heartbeats, without comparing, until the group is in the state that the scenario wants."""
         beat = M.HeartbeatRequest(
             group_id=self.group,
             generation_id=self.generation,
@@ -116,7 +116,7 @@ class Member:
 
 
 def alone(t: Talk, **fields: Any) -> Member:
-    """A stable group of one."""
+    """Make a stable group of one member."""
     member = Member(t, "a", **fields)
     member.join()
     member.sync(member.member_id)
@@ -124,7 +124,7 @@ def alone(t: Talk, **fields: Any) -> Member:
 
 
 def pair(t: Talk, **fields: Any) -> tuple[Member, Member]:
-    """A stable group of two; the first leads."""
+    """Make a stable group of two members; the first leads."""
     first = alone(t, **fields)
     second = Member(t, "b", **{**fields, **({"instance": fields["instance"] + "2"} if fields.get("instance") else {})})
     together(first, second)
@@ -133,7 +133,7 @@ def pair(t: Talk, **fields: Any) -> tuple[Member, Member]:
 
 
 def together(first: Member, *others: Member) -> None:
-    """Others join a group that `first` leads, and it joins again."""
+    """Other members join a group that `first` leads, and `first` joins again."""
     sent = [other.send_join() for other in others]
     first.beat_until(ErrorCode.REBALANCE_IN_PROGRESS)
     again = first.send_join()
@@ -143,7 +143,7 @@ def together(first: Member, *others: Member) -> None:
 
 
 def settle(leader: Member, *others: Member) -> None:
-    """All sync."""
+    """All members sync."""
     leader.sync(*leader.listed)
     for other in others:
         other.sync()
@@ -159,7 +159,7 @@ def the_first_member(t: Talk) -> None:
 
 @scenario(JOIN, since=MEMBER_ID_FIRST)
 def a_first_member_that_asks_twice(t: Talk) -> None:
-    """Each time it is given another id; both may be used."""
+    """The member gets another id each time; both may be used."""
     member = Member(t, "a")
     t.ask(member.join_request(), on="a")
     member.join()
@@ -238,7 +238,7 @@ def a_protocol_twice(t: Talk) -> None:
 
 @scenario(JOIN)
 def protocols_of_any_kind(t: Talk) -> None:
-    """A group is more than consumers: the metadata are its members' business."""
+    """Not only consumers form groups: brokers do not look into the metadata."""
     Member(t, "a", protocol_type="connect", protocols=[("x y", b""), ("ä", b"\xff" * 2000)]).join()
 
 
@@ -267,7 +267,7 @@ def the_leader_joins_again(t: Talk) -> None:
 
 @scenario(JOIN)
 def a_follower_joins_again(t: Talk) -> None:
-    """With the same metadata in a stable group nothing happens."""
+    """A join with the same metadata changes nothing in a stable group."""
     first, second = pair(t)
     second.join()
     first.beat()
@@ -286,7 +286,7 @@ def a_follower_joins_with_other_metadata(t: Talk) -> None:
 
 @scenario(JOIN)
 def joining_again_before_the_assignment(t: Talk) -> None:
-    """In between join and sync: the same answer for the same metadata."""
+    """Between join and sync, a join with the same metadata gets the same answer."""
     first = alone(t)
     second = Member(t, "b")
     together(first, second)
@@ -297,7 +297,7 @@ def joining_again_before_the_assignment(t: Talk) -> None:
 
 @scenario(JOIN)
 def a_member_that_does_not_come_back(t: Talk) -> None:
-    """Who does not join again within the rebalance timeout is out."""
+    """A member that does not join again within the rebalance timeout is removed."""
     first = Member(t, "a", rebalance_ms=SHORT_MS, session_ms=LONG_MS if t.version >= REBALANCE_TIMEOUT else SHORT_MS)
     first.join()
     first.sync(first.member_id)
@@ -322,7 +322,7 @@ def static_members(t: Talk) -> None:
 
 @scenario(JOIN, since=STATIC)
 def a_static_member_comes_back(t: Talk) -> None:
-    """A follower: no rebalance, a new id, and the old one is fenced."""
+    """A returning static follower gets a new id without a rebalance, and the old id is fenced."""
     first, second = pair(t, instance="one")
     old_id = second.member_id
     again = Member(t, "c", instance=second.instance)
@@ -336,7 +336,7 @@ def a_static_member_comes_back(t: Talk) -> None:
 
 @scenario(JOIN, since=STATIC)
 def a_static_leader_comes_back(t: Talk) -> None:
-    """KIP-814 from version 9: it is the leader and skips the assignment."""
+    """KIP-814, from version 9: a returning static leader is told to skip the assignment."""
     first, second = pair(t, instance="one")
     again = Member(t, "c", instance=first.instance)
     again.join()
@@ -391,7 +391,7 @@ def a_reason(t: Talk) -> None:
 
 @scenario(JOIN, since=MEMBER_ID_FIRST)
 def an_id_that_was_given_and_not_used(t: Talk) -> None:
-    """Before the group has a member; then with one."""
+    """The id is used before the group has a member, then after."""
     member = Member(t, "a")
     got = t.ask(member.join_request(), on="a")
     member.member_id = got.member_id

@@ -12,7 +12,7 @@ SEQUENCE_MAX = 2**31 - 1
 
 
 def producer_id(t: Talk) -> int:
-    """A fresh one."""
+    """Return a new producer id."""
     answer = t.do(M.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000))
     t.must(answer.error_code, "a producer id")
     made: int = answer.producer_id
@@ -38,7 +38,7 @@ def an_empty_transactional_id(t: Talk) -> None:
 
 @scenario(INIT, since=3)
 def an_epoch_of_one_s_own(t: Talk) -> None:
-    """KIP-360: a producer that knows its id asks for the next epoch; without a transactional id it gets a fresh one."""
+    """KIP-360: a producer that knows its id asks for the next epoch. Without a transactional id it gets a new id."""
     got = t.ask(M.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000))
     known = {"transactional_id": None, "transaction_timeout_ms": 60000}
     t.ask(M.InitProducerIdRequest(producer_id=got.producer_id, producer_epoch=got.producer_epoch, **known))
@@ -56,7 +56,7 @@ def sequences_in_order(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def duplicates_of_the_last_five(t: Talk) -> None:
-    """The five last batches are remembered: duplicates are acknowledged with the old offsets, older ones refused."""
+    """The last five batches are remembered: duplicates of them get the old offsets; older ones are refused."""
     topic, producer = t.topic(), producer_id(t)
     for sequence in range(0, 12, 2):
         send(t, topic, producer, sequence, count=2)
@@ -76,7 +76,7 @@ def a_gap(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def a_producer_nobody_has_seen(t: Talk) -> None:
-    """Its first sequence may be any: what came before may have been deleted."""
+    """The first sequence of an unknown producer may be any: earlier batches may have been deleted."""
     topic, producer = t.topic(), producer_id(t)
     send(t, topic, producer, 7)
     send(t, topic, producer, 8)

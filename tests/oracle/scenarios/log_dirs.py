@@ -13,7 +13,7 @@ NONE_SUCH = 999
 
 
 def ask(t: Talk, *names: str, partitions: tuple[int, ...] = (0,), every: bool = False) -> None:
-    """Only what is said of the scenario's own topics is compared; of the file system, whether its sizes can be."""
+    """Compare only the scenario's own topics, and whether the sizes of the file system can be."""
     one = M.DescribeLogDirsRequest.DescribableLogDirTopic
 
     def keep_own(response: Any) -> None:

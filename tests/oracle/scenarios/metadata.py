@@ -1,4 +1,4 @@
-"""Metadata: all topics, some topics, topics that are made by being asked for."""
+"""Metadata: all topics, some topics, topics that a request makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def named(*names: str, auto: bool = False, **fields: object) -> M.MetadataReques
 
 
 def settled(t: Talk, name: str, **fields: object) -> None:
-    """Ask for a topic that was just made until its leaders are known: KRaft needs a moment."""
+    """Ask for a new topic until its leaders are known: KRaft needs a moment."""
     t.until(lambda: all(one.error_code == 0 for one in t.do(named(name)).topics), name)
     t.ask(named(name, **fields))
 

@@ -46,7 +46,7 @@ def of_member(member: Member) -> dict[str, object]:
 
 
 def committed(t: Talk, group: str, topic: str, partitions: Sequence[int] = (0,)) -> None:
-    """Compare what is committed now."""
+    """Compare the offsets that are committed now."""
     one = M.OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))
     t.ask(
         M.OffsetFetchRequest(groups=[M.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[one])]),
@@ -55,7 +55,7 @@ def committed(t: Talk, group: str, topic: str, partitions: Sequence[int] = (0,))
 
 
 def store(t: Talk, group: str, topic: str, *partitions: tuple[int, int], **fields: object) -> None:
-    """Commit, for scenarios of other APIs."""
+    """Commit offsets for scenarios of other APIs."""
     answer = t.do(commit_request(group, {topic: list(partitions)}, **fields))
     for partition in answer.topics[0].partitions:
         t.must(partition.error_code, "committing")
@@ -66,7 +66,7 @@ def store(t: Talk, group: str, topic: str, *partitions: tuple[int, int], **field
 
 @scenario(COMMIT)
 def without_a_group(t: Talk) -> None:
-    """Offsets of a group that has no members: no generation."""
+    """Offsets are committed without a generation to a group that has no members."""
     topic, group = t.topic(partitions=2), t.name("g")
     t.ask(commit_request(group, {topic: [(0, 5), (1, 7)]}))
     committed(t, group, topic, (0, 1))
@@ -207,7 +207,7 @@ def to_an_internal_topic(t: Talk) -> None:
 
 
 def ask(t: Talk, groups: dict[str, dict[str, list[int]] | None], **fields: Any) -> None:
-    """One request for all groups where the version can, else one each."""
+    """Ask for all groups in one request if the version can, else in one request each."""
     if t.version >= GROUPS_SINCE:
         one = M.OffsetFetchRequest.OffsetFetchRequestTopics
         wanted = [
@@ -290,7 +290,7 @@ def several_groups(t: Talk) -> None:
 
 @scenario(FETCH, since=9)
 def as_a_member(t: Talk) -> None:
-    """Epochs belong to the new protocol: a classic group does not look at them."""
+    """A classic group does not look at member epochs: they belong to the new protocol."""
     topic, member = t.topic(), alone(t)
     store(t, member.group, topic, (0, 5), **of_member(member))
     for member_id, epoch in ((member.member_id, 1), ("stranger", 1), (None, 7), ("", -1)):
@@ -302,7 +302,7 @@ def as_a_member(t: Talk) -> None:
 
 @scenario(FETCH, alone=True)
 def of_a_deleted_topic(t: Talk) -> None:
-    """Its offsets go with it."""
+    """The offsets of a deleted topic are deleted."""
     topic, group = t.topic(), t.name("g")
     store(t, group, topic, (0, 5))
     t.do(M.DeleteTopicsRequest(topics=[M.DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=30000))
@@ -313,7 +313,7 @@ def of_a_deleted_topic(t: Talk) -> None:
 
 @scenario(FETCH, only=0)
 def of_zookeeper(t: Talk) -> None:
-    """Version 0 of both APIs: Kafka refuses it where it has no ZooKeeper."""
+    """Version 0 of both APIs: Kafka refuses it if it has no ZooKeeper."""
     topic, group = t.topic(), t.name("g")
     one = M.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
     t.ask(commit_request(group, {topic: [(0, 5)]}), version=0)
@@ -361,7 +361,7 @@ def offsets_of_topics_that_are_not_there(t: Talk) -> None:
 
 @scenario(DELETE)
 def offsets_that_are_in_use(t: Talk) -> None:
-    """A topic that members of a consumer group subscribe to keeps its offsets, others do not."""
+    """A topic keeps its offsets while members of a consumer group subscribe to it; other topics lose theirs."""
     topic, other = t.topic(), t.topic("other")
     name = topic.encode()
     subscription = b"\0\0\0\0\0\1" + len(name).to_bytes(2) + name + b"\xff\xff\xff\xff"

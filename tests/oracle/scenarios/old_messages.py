@@ -1,4 +1,4 @@
-"""Produce 0 to 2 and Fetch 0 to 3 with messages of magic 0 and 1: what older clients than those of Kafka 0.11 send."""
+"""Produce 0 to 2 and Fetch 0 to 3 with messages of magic 0 and 1: what clients before Kafka 0.11 send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWEST_PRODUCE, NEWEST_FETCH = 2, 3
 
 
 def some(count: int = 3, magic: int = 1, first: int = 0, size: int = 10) -> list[Message]:
-    """Messages with null keys and null values among them, a millisecond apart."""
+    """Return messages a millisecond apart, some with null keys or null values."""
     return [
         Message(
             n,
@@ -42,7 +42,7 @@ def flat(count: int = 3, magic: int = 1, first: int = 0, size: int = 10) -> byte
 def wrapped(
     payload: bytes, codec: int, magic: int = 1, offset: int = 0, timestamp: int = T0, attributes: int = 0
 ) -> bytes:
-    """A compressed message of any content, its codec named whatever it is."""
+    """Return a compressed message of any content, whatever codec its attributes name."""
     value = deflate(codec, payload, magic=magic) if codec in list(Codec) else payload
     return model.encode(Message(offset, timestamp, None, value, magic, attributes | codec))
 
@@ -52,12 +52,12 @@ def compressed(codec: int, count: int = 3, magic: int = 1, size: int = 10) -> by
 
 
 def with_body(body: bytes, offset: int = 0) -> bytes:
-    """A message whose CRC is right, of any bytes from its magic on."""
+    """Return a message with a right CRC and any bytes from its magic on."""
     return model.framed(offset, body)
 
 
 def every_message(t: Talk, topic: str, offset: int = 0, max_bytes: int = 1 << 20) -> Iterator[Message]:
-    """What a consumer of this version sees: it asks again behind what it has got, and ignores what is before that."""
+    """Yield what a consumer of this version sees: it asks again from there on, and ignores earlier messages."""
     while True:
         request = fetch([one(t, topic, offset=offset, max_bytes=max_bytes)], max_bytes=max_bytes)
         (answer,) = t.do(request, t.version).responses[0].partitions
@@ -70,7 +70,7 @@ def every_message(t: Talk, topic: str, offset: int = 0, max_bytes: int = 1 << 20
 
 
 def messages_in(data: bytes) -> Iterator[Message]:
-    """Deep, with absolute offsets; what is cut short is left out."""
+    """Return the messages, also those in compressed ones, with absolute offsets. A cut message is left out."""
     while len(data) >= 26 and 12 + int.from_bytes(data[8:12]) <= len(data):
         message, data = model.decode_one(data)
         codec = message.attributes & CODEC
@@ -107,7 +107,7 @@ def messages_of_every_kind(t: Talk) -> None:
 
 
 def what_is_there_inflated(t: Talk, topic: str) -> None:
-    """The records of the log as batches; compressed bytes differ from library to library."""
+    """Compare the records of the log, inflated: compressed bytes differ between libraries."""
     request = fetch([one(t, topic)])
     answer = t.do(request, 12).responses[0].partitions[0]
     now = "<now>"
@@ -136,7 +136,7 @@ def messages_without_acks(t: Talk) -> None:
 
 @scenario(PRODUCE, until=NEWEST_PRODUCE)
 def offsets_that_producers_made_up(t: Talk) -> None:
-    """They are replaced; inside of a compressed message of magic 1 they should be 0, 1, 2..."""
+    """Brokers replace the offsets of producers; inside a compressed message of magic 1 they should be 0, 1, 2..."""
     topic = t.topic()
     for magic in (0, 1):
         for offsets in ((0, 0, 0), (-1, -1, -1), (5, 6, 7), (2, 1, 0), (0, 2, 4), (1 << 40, 3, 1 << 62)):
@@ -248,7 +248,7 @@ def zstd_in_messages(t: Talk) -> None:
 
 @scenario(PRODUCE, until=NEWEST_PRODUCE)
 def framings_of_snappy_and_lz4(t: Talk) -> None:
-    """Snappy with and without the framing of Java; lz4 with the wrong checksum of old Kafkas and with the right one."""
+    """Snappy with and without the framing of Java; lz4 with the wrong check sum of old Kafkas and the right one."""
     topic = t.topic()
     for magic in (0, 1):
         plain = flat(3, magic)
@@ -261,7 +261,7 @@ def framings_of_snappy_and_lz4(t: Talk) -> None:
 
 
 def snappy_raw(data: bytes) -> bytes:
-    """One literal after the other: no library is needed to write that."""
+    """Return snappy of literals only, which needs no library."""
     made, size = bytearray(), len(data)
     while size >= 128:
         made.append(size & 127 | 128)
@@ -296,7 +296,7 @@ def messages_that_inflate_too_far(t: Talk) -> None:
 
 @scenario(PRODUCE, until=NEWEST_PRODUCE)
 def times_of_messages(t: Talk) -> None:
-    """Those inside of a compressed message count, unless the broker's time does."""
+    """The timestamps inside a compressed message count, unless the topic uses the broker's time."""
     for kind in ("CreateTime", "LogAppendTime"):
         topic = t.topic(kind, message_timestamp_type=kind)
         for magic in (0, 1):
@@ -408,7 +408,7 @@ def converted_to_the_end(t: Talk) -> None:
 
 @scenario(FETCH, until=NEWEST_FETCH)
 def converted_piece_by_piece(t: Talk) -> None:
-    """With room for one batch and a bit, so that the client comes again and again."""
+    """A fetch has room for little more than one batch, so that the client asks again and again."""
     topic = t.topic()
     for first in range(0, 60, 3):
         t.produce(topic, records(3, 100, first))

@@ -15,7 +15,7 @@ from tests.oracle.scenarios.requests import NO_TEXTS, T0, fetch, fetch_partition
 
 PRODUCE = ApiKey.PRODUCE
 INFLATED_LIMIT = 1 << 21
-"""What kbroker inflates a batch to at most, here."""
+"""The largest size in bytes to which this kbroker inflates a batch."""
 
 
 def what_is_there(t: Talk, topic: str, partition: int = 0) -> None:
@@ -219,7 +219,7 @@ def older_magic(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def attributes(t: Talk) -> None:
-    """Bits that mean nothing, log append time from a client, a delete horizon."""
+    """Attributes with unused bits, with log append time from a client, and with a delete horizon."""
     topic = t.topic()
     for bits in (0x08, 0x40, 0x80, 0x4000):
         t.ask(produce(topic, lie(attributes=bits)))
@@ -266,7 +266,7 @@ def what_does_not_inflate(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def more_than_may_be_inflated(t: Talk) -> None:
-    """A bomb: kbroker has a limit, which the matrix sets low."""
+    """A bomb is refused by kbroker, whose limit the matrix sets low."""
     topic = t.topic()
     for codec in (Codec.GZIP, Codec.LZ4):
         t.ask(produce(topic, encode_batch([(T0, b"k", bytes(INFLATED_LIMIT + 1))], codec=codec)))
@@ -274,7 +274,7 @@ def more_than_may_be_inflated(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def numbers_with_excess_bits(t: Talk) -> None:
-    """Varints of more bits than their number has room for."""
+    """Varints have more bits than fit into their number."""
     record = model.encode_record(model.Record(0, 0, b"k", b"value"))
     assert record[0] == 2 * (len(record) - 1)
     for size in (b"\x80\x80\x80\x00", b"\x80\x80\x80\x70", b"\x80\x80\x80\x80\x00"):
@@ -299,7 +299,7 @@ def compressed_counts_that_lie(t: Talk) -> None:
 
 @scenario(PRODUCE)
 def a_codec_of_the_topic(t: Talk) -> None:
-    """The topic's codec is not the producer's: the broker compresses itself."""
+    """If the topic's codec is not the producer's, the broker compresses itself."""
     for codec in ("uncompressed", "gzip", "producer"):
         topic = t.topic(codec, compression_type=codec)
         t.ask(produce(topic, records(20, codec=Codec.LZ4)))

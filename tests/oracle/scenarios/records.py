@@ -75,7 +75,7 @@ def of_an_internal_topic(t: Talk) -> None:
 
 @scenario(DELETE_RECORDS)
 def of_a_compacted_topic(t: Talk) -> None:
-    """Only topics that are deleted from by policy may be deleted from by hand."""
+    """DeleteRecords works only on topics whose cleanup policy deletes."""
     for policy in ("compact", "compact,delete"):
         topic = t.topic(policy.replace(",", "-"), cleanup_policy=policy)
         t.produce(topic, records(3))

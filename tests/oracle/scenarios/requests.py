@@ -1,4 +1,4 @@
-"""Requests and batches as scenarios need them: one topic, one partition, unless said otherwise."""
+"""Requests and batches for scenarios: one topic and one partition, unless arguments say otherwise."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from kbroker.protocol.records import encode_batch
 from tests.kit import record_batch_model as model
 
 NO_TEXTS = (b"\xff\xfe", b"\xc3(", b"\xed\xa0")
-"""Bytes that are not UTF-8, each of them two, where a name of two letters should be."""
+"""Bytes that are not UTF-8, two bytes each, for names of two letters."""
 T0 = 1_700_000_000_000
-"""A time of records: a fixed one, so that both brokers get the same bytes."""
+"""A fixed timestamp of records, so that both brokers get the same bytes."""
 
 
 def records(count: int = 3, size: int = 10, first: int = 0, at: int = T0, **fields: int) -> bytes:
-    """A batch of `count` records of some `size`, one millisecond apart. `fields` as in encode_batch."""
+    """Return a batch of `count` records of some `size`, a millisecond apart. `fields` are those of encode_batch."""
     values = (f"{first + n:06d}".encode().ljust(size, b".") for n in range(count))
     return encode_batch([(at + n, b"k", value) for n, value in enumerate(values)], **fields)  # type: ignore[arg-type]
 
 
 def lie(count: int = 2, **fields: object) -> bytes:
-    """A batch with fields as told, whatever is true; its CRC is right."""
+    """Return a batch whose fields are overwritten with any values; its CRC is right."""
     made = tuple(model.Record(n, n, b"k", b"value") for n in range(count))
     return model.encode_batch(model.Batch(**{"records": made, "base_timestamp": T0, **fields}))  # type: ignore[arg-type]
 
@@ -29,7 +29,7 @@ def lie(count: int = 2, **fields: object) -> bytes:
 def produce(
     topic: str, *batches: bytes | None, partition: int = 0, acks: int = -1, transactional_id: str | None = None
 ) -> M.ProduceRequest:
-    """Batches for partitions from `partition` on."""
+    """Return a request with batches for the partitions from `partition` on."""
     return produce_all({topic: dict(enumerate(batches, partition))}, acks, transactional_id)
 
 

@@ -1,4 +1,4 @@
-"""What tools and consoles ask for: DescribeQuorum, UpdateFeatures, GetTelemetrySubscriptions, ListConfigResources."""
+"""What tools and consoles ask: DescribeQuorum, UpdateFeatures, GetTelemetrySubscriptions, ListConfigResources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quorum(t: Talk, *topics: tuple[str, list[int]]) -> None:
     R = M.DescribeQuorumRequest
 
     def without_numbers(answer: Any) -> None:
-        """How far each cluster is; whether its numbers fit together is compared."""
+        """Compare whether a cluster's numbers fit together, not the numbers: each cluster has its own."""
         for topic in answer.topics:
             for part in topic.partitions:
                 for voter in part.current_voters:
@@ -71,7 +71,7 @@ def quorums_named_twice(t: Talk) -> None:
 
 
 def features(t: Talk, *updates: tuple[str, int], **fields: Any) -> None:
-    """`fields` are of every update. Nothing is changed, but in version 0, which cannot ask for that."""
+    """Update features; `fields` are those of every update. Except in version 0, the request only validates."""
     R = M.UpdateFeaturesRequest
     wanted = [R.FeatureUpdateKey(feature=name, max_version_level=level, **fields) for name, level in updates]
     t.ask(R(feature_updates=wanted, validate_only=t.version > 0))
@@ -106,7 +106,7 @@ def downgrades_that_are_allowed(t: Talk) -> None:
 
 
 def subscriptions(t: Talk, instance: bytes) -> bytes:
-    """Returns the instance id that was answered."""
+    """Return the instance id of the answer."""
     ids: list[bytes] = []
 
     def without_ids(answer: Any) -> None:

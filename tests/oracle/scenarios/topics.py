@@ -66,7 +66,7 @@ def names_that_cannot_be(t: Talk) -> None:
 
 @scenario(CREATE)
 def names_that_collide(t: Talk) -> None:
-    """A dot and an underscore are one in the names of metrics."""
+    """Names collide that differ in a dot and an underscore: they are the same in names of metrics."""
     t.ask(create(creatable(t.name("a.b"))))
     t.ask(create(creatable(t.name("a_b"))))
     t.ask(create(creatable(t.name("c.d")), creatable(t.name("c_d"))))

@@ -1,4 +1,4 @@
-"""What is in a transaction: records, offsets of groups, markers; and how all of it is looked at (KIP-98, 447, 664)."""
+"""The content of transactions: records, offsets of groups, markers; and requests that show it (KIP-98, 447, 664)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def in_a_transaction(t: Talk) -> None:
 
 @scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
 def to_partitions_that_are_not_in_the_transaction(t: Talk) -> None:
-    """KIP-890: the first batch is verified. Kafka asks for several producers at a time, and tells all of them what the
-    oldest client among them understands."""
+    """KIP-890: the first batch is verified.
+
+    Kafka verifies several producers at a time, and gives all of them the code that the oldest client among them
+    understands.
+    """
     topic, txn = t.topic(partitions=2), Txn(t)
     t.ask(txn.batch(topic))
     txn.do_send(topic)
@@ -79,7 +82,7 @@ def as_another_producer(t: Talk) -> None:
 
 @scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
 def to_a_topic_that_is_made_again(t: Talk) -> None:
-    """The transaction has its name."""
+    """The transaction has the topic by its name."""
     topic, txn = t.topic(), Txn(t)
     txn.do_send(topic)
     t.do(M.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30000), version=5)
@@ -119,7 +122,7 @@ def is_gone(t: Talk, topic: str) -> bool:
 
 @scenario(PRODUCE, since=TRANSACTIONAL_SINCE)
 def records_that_are_in_no_transaction_beside_one(t: Talk) -> None:
-    """Of a producer that has a transaction there, and of one that has not."""
+    """Batches without a transaction come from a producer that has a transaction there, and from others."""
     topic, txn = t.topic(), Txn(t)
     txn.do_send(topic)
     known = {"producer_id": txn.producer_id, "producer_epoch": txn.epoch}
@@ -135,7 +138,7 @@ def records_that_are_in_no_transaction_beside_one(t: Talk) -> None:
 
 
 def some_transactions(t: Talk) -> tuple[str, Txn, Txn]:
-    """Offsets 0 to 9: plain, committed, aborted by one, open of another, plain."""
+    """Make offsets 0 to 9: plain, committed, aborted by one producer, open of another, plain."""
     topic, first, second = t.topic(), Txn(t, "a"), Txn(t, "b")
     t.produce(topic, records(1))
     first.do_send(topic, 2)
@@ -237,12 +240,12 @@ def committed_offsets(group: str, topic: str, stable: bool = True, partitions: t
 
 
 def seen(t: Talk, group: str, topic: str, stable: bool = True, partitions: tuple[int, ...] = (0,)) -> None:
-    """Compare what is committed now."""
+    """Compare the offsets that are committed now."""
     t.ask(committed_offsets(group, topic, stable, partitions), version=8)
 
 
 def is_pending(t: Talk, group: str, topic: str) -> bool:
-    """Whether a transaction has an offset there."""
+    """Return whether a transaction has a pending offset there."""
     (found,) = t.do(committed_offsets(group, topic), version=8).groups[0].topics[0].partitions
     return bool(found.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
@@ -328,7 +331,7 @@ def offsets_of_a_topic_that_is_deleted(t: Talk) -> None:
 
 @scenario(COMMIT, alone=True)
 def offsets_of_a_transaction_without_a_name(t: Talk) -> None:
-    """Kafka asks the coordinator for one producer of a transactional id at a time, and tells others to come again."""
+    """Kafka asks the coordinator for one producer of a transactional id at a time, and has others try again."""
     topic, group, txn = t.topic(), t.name("g"), Txn(t)
     txn.do_add_offsets(group)
     t.ask(commit(txn, group, {topic: [(0, 5)]}, transactional_id=""))
@@ -336,7 +339,7 @@ def offsets_of_a_transaction_without_a_name(t: Talk) -> None:
 
 @scenario(COMMIT, since=GENERATION_SINCE)
 def offsets_by_zombies(t: Talk) -> None:
-    """KIP-447: who is no member of the generation any more."""
+    """KIP-447: a zombie is a member that is not in the generation any more."""
     member = alone(t, instance="i")
     topic, txn = t.topic(), Txn(t)
     one, me = {topic: [(0, 5)]}, of_member(member)
@@ -404,7 +407,7 @@ def metadata_in_a_transaction_too_large(t: Talk) -> None:
 
 @scenario(COMMIT)
 def offsets_of_several_producers(t: Talk) -> None:
-    """What counts is who committed last, not whose transaction ended last."""
+    """The offset of the last commit counts, not that of the transaction that ended last."""
     topic, group = t.topic(), t.name("g")
     first, second = Txn(t, "a"), Txn(t, "b")
     for number, txn in enumerate((first, second)):
@@ -471,7 +474,7 @@ def a_group_of_pending_offsets_that_is_deleted(t: Talk) -> None:
 
 @scenario(COMMIT, only=4)
 def what_is_written(t: Talk) -> None:
-    """The batches of a transaction in `__consumer_offsets`, byte for byte but for offsets and times."""
+    """Compare the batches of a transaction in `__consumer_offsets`, byte for byte except offsets and times."""
     topic, group, txn = t.topic(partitions=2), t.name("g"), Txn(t)
     place = ("__consumer_offsets", java_string_hash(group) % 3)
     begin = log_end(t, *place)
@@ -497,7 +500,7 @@ def log_end(t: Talk, topic: str, partition: int) -> int:
 
 
 def written(t: Talk, topic: str, partition: int, offset: int) -> list[Batch]:
-    """What is in an internal topic from that offset on."""
+    """Return the batches of an internal topic from an offset on."""
     asked = M.FetchRequest.FetchTopic(topic=topic, partitions=[fetch_partition(partition, offset, max_bytes=1 << 22)])
     (found,) = t.do(fetch([asked], max_bytes=1 << 22), version=12).responses[0].partitions
     return list(read_batches(found.records))
@@ -505,7 +508,7 @@ def written(t: Talk, topic: str, partition: int, offset: int) -> list[Batch]:
 
 @scenario(OFFSET_FETCH, since=7)
 def unstable_offsets(t: Talk) -> None:
-    """KIP-447: who asks for stable offsets waits for the transaction."""
+    """KIP-447: a request for stable offsets waits for the transaction."""
     topic, group, txn = t.topic(partitions=3), t.name("g"), Txn(t)
     store(t, group, topic, (0, 1), (1, 1))
     txn.do_add_offsets(group)
@@ -573,7 +576,7 @@ def the_end_of_a_transaction(t: Talk) -> None:
 
 @scenario(MARKERS)
 def markers_from_nowhere(t: Talk) -> None:
-    """Of a producer that has nothing there, and in what is not there."""
+    """Markers name a producer that is unknown there, and a topic or partition that does not exist."""
     topic = t.topic()
     write(t, marker(1_000_000_007, 3, {topic: [0, 5], t.name("nowhere"): [0]}, True))
     producers(t, topic)

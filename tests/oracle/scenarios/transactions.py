@@ -23,7 +23,7 @@ WAIT_FOR = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PRO
 
 
 class Txn:
-    """A transactional id with a producer. `do_...` is for what a scenario needs, unseen; the rest makes requests."""
+    """A transactional id with a producer. Methods `do_...` ask without comparing; the others build requests."""
 
     def __init__(self, t: Talk, word: str = "txn", timeout_ms: int = TIMEOUT_MS, begin: bool = True):
         self.t = t
@@ -54,7 +54,7 @@ class Txn:
         return M.EndTxnRequest(**{**self.known(), "committed": commit, **fields})  # type: ignore[arg-type]
 
     def batch(self, topic: str, count: int = 1, partition: int = 0, **fields: int) -> M.ProduceRequest:
-        """The next records of this producer."""
+        """Return a request with the next records of this producer."""
         sequence = self.sequences.get((topic, partition), 0)
         known = {"producer_id": self.producer_id, "producer_epoch": self.epoch, "base_sequence": sequence, **fields}
         data = records(count, is_transactional=True, **known)
@@ -68,7 +68,7 @@ class Txn:
 
     # --- what a scenario needs
     def do(self, message: Any, version: int | None = None) -> Any:
-        """Ask, unseen, until nothing of the last transaction is in the way."""
+        """Ask, without comparing, until nothing of the last transaction is in the way."""
         answers: list[Any] = []
 
         def is_answered() -> bool:
@@ -80,7 +80,7 @@ class Txn:
         return answers[-1]
 
     def do_init(self) -> None:
-        """A new epoch."""
+        """Get a new epoch."""
         got = self.do(self.init())
         self.producer_id, self.epoch, self.sequences = got.producer_id, got.producer_epoch, {}
         self.t.names.of("producer id", got.producer_id)
@@ -102,7 +102,7 @@ class Txn:
         self.t.until(is_added, "added partition")
 
     def do_send(self, topic: str, count: int = 1, partition: int = 0, add: bool = True) -> int:
-        """Records in the transaction; returns their base offset."""
+        """Send records in the transaction; return their base offset."""
         if add:
             self.do_add({topic: [partition]})
         (answer,) = self.t.do(self.batch(topic, count, partition)).responses[0].partition_responses
@@ -115,12 +115,12 @@ class Txn:
         self.do(self.add_offsets(group))
 
     def do_end(self, commit: bool = True) -> None:
-        """The end, with all markers written."""
+        """End the transaction, and wait until all markers are written."""
         self.do(self.end(commit))
         self.await_end()
 
     def await_end(self) -> None:
-        """EndTxn is answered before the markers are written."""
+        """Wait for the end: EndTxn is answered before the markers are written."""
         asked = M.DescribeTransactionsRequest(transactional_ids=[self.id])
         self.t.until(lambda: self.t.do(asked).transaction_states[0].transaction_state.startswith("Complete"), "end")
 
@@ -130,7 +130,7 @@ class Txn:
 
 @scenario(INIT)
 def a_transactional_id(t: Talk) -> None:
-    """The same producer id for the same transactional id, in a new epoch each time."""
+    """A transactional id gets the same producer id each time, with a new epoch."""
     txn = Txn(t, begin=False)
     for _ in range(3):
         t.ask(txn.init())
@@ -148,7 +148,7 @@ def timeouts(t: Talk) -> None:
 
 @scenario(INIT, since=3)
 def a_producer_that_knows_its_epoch(t: Talk) -> None:
-    """KIP-360: a new epoch for who says which one he has; the same answer when he asks again."""
+    """KIP-360: a producer that sends its epoch gets a new one; the same answer if it asks again."""
     txn = Txn(t)
     known = {"producer_id": txn.producer_id}
     t.ask(txn.init(producer_epoch=txn.epoch, **known))
@@ -169,7 +169,7 @@ def a_producer_nobody_knows_that_knows_its_epoch(t: Talk) -> None:
 
 @scenario(INIT)
 def in_an_open_transaction(t: Talk) -> None:
-    """It is aborted first; whoever asks comes again."""
+    """The open transaction is aborted first; the producer has to ask again."""
     topic, txn = t.topic(), Txn(t)
     txn.do_send(topic)
     t.ask(txn.init())
@@ -214,7 +214,7 @@ def nothing_to_add(t: Talk) -> None:
 
 @scenario(ADD)
 def topics_that_are_not_there(t: Talk) -> None:
-    """None is added when one is not there."""
+    """No topic is added if one of them does not exist."""
     topic, txn = t.topic(), Txn(t)
     t.ask(txn.add({topic: [0], t.name("nowhere"): [0, 1]}))
     t.ask(txn.add({topic: [0, 1, -1]}))
@@ -251,7 +251,7 @@ def of_several_transactions(t: Talk) -> None:
 
 @scenario(ADD, since=BATCHED_SINCE)
 def verification_only(t: Talk) -> None:
-    """KIP-890: what brokers ask before they take the first batch."""
+    """KIP-890: the request that brokers send before they take the first batch."""
     topic, txn = t.topic(partitions=2), Txn(t)
     t.ask(txn.add({topic: [0]}, verify_only=True))
     txn.do_add({topic: [0]})
@@ -318,7 +318,7 @@ def without_a_transaction(t: Talk) -> None:
 
 @scenario(END)
 def an_end_twice(t: Talk) -> None:
-    """The same end again is a retry; another one is not."""
+    """The same end again is a retry; the other end is an error."""
     topic, txn = t.topic(), Txn(t)
     for commit in (True, False):
         txn.do_send(topic)
@@ -371,7 +371,7 @@ def a_transaction_that_times_out(t: Talk) -> None:
 
 @scenario(END, alone=True)
 def a_transaction_in_a_topic_that_is_deleted(t: Talk) -> None:
-    """What is gone needs no marker."""
+    """A deleted topic needs no marker."""
     topic, other, txn = t.topic(), t.topic("other"), Txn(t)
     txn.do_send(topic)
     txn.do_send(other)
@@ -386,7 +386,7 @@ def a_transaction_in_a_topic_that_is_deleted(t: Talk) -> None:
 
 
 def two_producers(t: Talk) -> tuple[str, Txn, Txn, dict[str, Any]]:
-    """A topic, one producer, another with an open transaction there, and the fields that say the other is asking."""
+    """Return a topic, a producer, another one with an open transaction there, and the fields that name the latter."""
     topic, mine, other = t.topic(partitions=2), Txn(t), Txn(t, "other")
     other.do_send(topic)
     return topic, mine, other, {"producer_id": other.producer_id, "producer_epoch": other.epoch}
@@ -424,7 +424,7 @@ def the_end_of_another_producer(t: Talk) -> None:
 
 
 def described(t: Talk, *transactions: Txn) -> Any:
-    """Compare what the coordinator knows."""
+    """Compare what the coordinator knows about the transaction."""
 
     def in_order(answer: M.DescribeTransactionsResponse) -> None:
         for each in answer.transaction_states:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kbroker._core.probes.client import ProbeEngine
 from kbroker._core.client.pump import Pump, PumpConnection
+from kbroker._core.probes.client import ProbeEngine
 from tests.kit.scripted_broker import Peer, ScriptedBroker
 
 NODE = 7

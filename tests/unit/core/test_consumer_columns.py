@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.wire.columns import COLUMN_NAMES
 from kbroker._core.client.consumer.batches import read_chunk
 from kbroker._core.client.consumer.record import UnreadableRecords
 from kbroker._core.client.consumer.records import Records
+from kbroker._core.wire.columns import COLUMN_NAMES
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
 from tests.kit.batches import changed

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kbroker._core.client.pump import Pump
 from kbroker._core.client.consumer.fetch import FetchEngine
 from kbroker._core.client.consumer.record import ConsumerRecord, UnreadableRecords
 from kbroker._core.client.consumer.records import Records
+from kbroker._core.client.pump import Pump
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, inflate

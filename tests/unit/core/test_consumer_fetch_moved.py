@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker._core.client.pump import Pump
 from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker._core.client.pump import Pump
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
 from kbroker.protocol.records import Record

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.client.pump import Pump
 from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker._core.client.pump import Pump
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
 from kbroker.protocol.records import Record

@@ -12,8 +12,8 @@ import pytest
 
 from kbroker._core.client.producer.accumulator import Accumulator
 from kbroker._core.client.producer.partitioner import KINDS, murmur2_of
-from kbroker._core.probes.producer import deliver
 from kbroker._core.client.producer.record_sender import RecordSender
+from kbroker._core.probes.producer import deliver
 from kbroker.protocol.records import read_records
 from tests.kit.java_program import compile_java
 

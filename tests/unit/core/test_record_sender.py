@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from kbroker._core.client.producer.accumulator import Accumulator
 from kbroker._core.client.producer.delivery import Delivery
-from kbroker._core.probes.producer import deliver
 from kbroker._core.client.producer.record_sender import RecordSender
+from kbroker._core.probes.producer import deliver
 from kbroker.errors import UsageError
 from kbroker.protocol.records import read_records
 

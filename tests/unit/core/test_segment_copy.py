@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kbroker._core.log.compaction.cleaned_transactions import LastBatches, Transactions
 from kbroker._core.log.compaction.dedupe_map import DedupeMap
-from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
+from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import KbrokerError
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from tests.kit import compaction_model as model

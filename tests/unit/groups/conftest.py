@@ -80,7 +80,7 @@ class Home:
         return answers
 
     def form(self, group_id: str = "g", **fields: Any) -> JoinAnswer:
-        """A stable group of one."""
+        """Make a stable group of one."""
         (joined,) = self.join(group_id, **fields)
         instance_id = fields.get("instance_id")
         (synced,) = self.sync(group_id, joined.generation, joined.member_id, {joined.member_id: b"all"}, instance_id)
@@ -88,7 +88,7 @@ class Home:
         return joined
 
     def beat(self, member_id: str, epoch: int, group_id: str = "g", **fields: Any) -> BeatAnswer:
-        """A ConsumerGroupHeartbeat that is answered at once."""
+        """Send a ConsumerGroupHeartbeat that is answered at once."""
         answers: list[BeatAnswer] = []
         beat = Beat(member_id, epoch, "c", **{"client_host": "/h", **fields})
         self.coordinator.consumers.heartbeat(group_id, beat, answers.append)
@@ -96,7 +96,7 @@ class Home:
         return answer
 
     def enter(self, member_id: str, group_id: str = "g", **fields: Any) -> BeatAnswer:
-        """A member joins a group of the consumer protocol."""
+        """Let a member join a group of the consumer protocol."""
         given = {"rebalance_timeout_ms": 1000, "topics": ("t",), "owned": {}, **fields}
         return self.beat(member_id, 0, group_id, **given)
 
@@ -124,7 +124,7 @@ class Home:
 
 
 def subscription(*topics: str, version: int = 0) -> bytes:
-    """A consumer's metadata: what it is subscribed to."""
+    """Return a consumer's metadata: the topics that it subscribes to."""
     encoded = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     more = (b"\xff\xff\xff\xff" + b"\0\0\0\0" * (version > 0)) + b"whatever is added one day" * (version > 3)
     return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + encoded + more

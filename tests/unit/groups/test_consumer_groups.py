@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol as the coordinator serves them: the log, restarts, offsets, the other protocol."""
+"""Groups of the consumer protocol in the coordinator: the log, restarts, offsets, the other protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = 24 * 3_600_000
 
 
 def form_two(home: Home) -> None:
-    """Members a and b in epoch 3, two partitions each."""
+    """Make a group with members a and b in epoch 3, two partitions each."""
     home.enter("a")
     home.enter("b")
     home.beat("a", 2)
@@ -180,7 +180,7 @@ def test_who_commits_to_a_group_that_is_gone_is_told_so_as_before(home: Home) ->
 
 
 def test_offsets_of_transactions_are_committed_with_member_epochs(home: Home) -> None:
-    """Zombies are refused as those of a generation are: it is what producers know."""
+    """Zombies get the error of an old generation, which is the one that producers know."""
     form_two(home)
     assert commit(home, {P0: 5}, generation=3, member_id="a") == DONE
     assert commit(home, {P1: 6}, generation=2, member_id="a") == DONE, "it has it since then"
@@ -285,7 +285,7 @@ def test_assignments_are_made_as_often_as_is_set(set_home: Home, own: dict[str, 
 
 # --- patterns ----------------------------------------------------------------------------------------------
 def find(home: Home, member_id: str, **fields: object) -> BeatAnswer:
-    """A heartbeat that sets off a look for topics, and waits for its end."""
+    """Send a heartbeat that starts a search for topics, and wait for the end of the search."""
     answer = home.enter(member_id, **fields)  # type: ignore[arg-type]
     thread = home.coordinator.consumers._resolver._thread
     if thread is not None:

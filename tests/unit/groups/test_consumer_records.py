@@ -1,4 +1,4 @@
-"""Records of consumer groups (KIP-848): bytes that do not change, what older brokers wrote, and what is no record."""
+"""Records of consumer groups (KIP-848): bytes that do not change, records of older brokers, and invalid records."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_only_our_error_comes_out_of_any_bytes(key: bytes, value: bytes) -> None
 
 
 def test_a_group_that_kafka_wrote_goes_on_in_its_next_epoch(home: Home) -> None:
-    """Kafka's hash of the topics is another one, so they seem to have changed."""
+    """Kafka's hash of the topics is another one, so the topics seem to have changed."""
     written: list[Change] = [
         SubscriptionChange("a", Subscription(None, None, "c", "/h", ("t",), "", 1000)),
         EpochChange(5, 1234567),

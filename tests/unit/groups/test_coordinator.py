@@ -1,4 +1,4 @@
-"""The coordinator: who is served, what happens when the log refuses, and what time brings."""
+"""The coordinator: who is served, what happens if the log refuses, and what happens as time passes."""
 
 from __future__ import annotations
 
@@ -488,7 +488,7 @@ def test_a_rebalance_does_not_wait_for_an_id_that_is_forgotten(home: Home, monke
 
 
 def test_a_large_group_is_not_looked_at_for_each_of_its_members(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand sessions that end one after the other; each look is at all members that are left."""
+    """A thousand sessions end one after the other; looking at the group means looking at all members that are left."""
     looks = 0
     advance = Group.advance
 
@@ -527,7 +527,7 @@ def test_there_is_room_for_so_many_groups_whatever_makes_them(make_home: Callabl
 
 
 def transactional(home: Home, group_id: str) -> ErrorCode:
-    """The answer to a TxnOffsetCommit."""
+    """Return the answer to a TxnOffsetCommit."""
     answers: list[ErrorCode] = []
     home.coordinator.offsets.commit_transactional(
         group_id, Producer(1, 0), -1, "", None, {P0: CommittedOffset(1, -1, "", home.clock.wall_ms())},
@@ -572,7 +572,7 @@ def test_groups_that_nothing_has_come_of_or_that_were_loaded_are_no_hosts(make_h
 
 
 def test_a_member_that_no_record_could_hold_is_refused(make_home: Callable[..., Home]) -> None:
-    """It would stay in memory for as long as its session."""
+    """The member would stay in memory for as long as its session."""
     home = make_home(member_metadata_max_bytes=1000)
     for protocols in ({f"p{number}": b"" for number in range(101)}, {"a": bytes(500), "b": bytes(501)}):
         assert home.join(protocols=protocols)[0].error is ErrorCode.INVALID_REQUEST
@@ -581,7 +581,7 @@ def test_a_member_that_no_record_could_hold_is_refused(make_home: Callable[..., 
 
 
 def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
-    """The lock of the partition is given back in between."""
+    """The coordinator releases the lock of the partition in between."""
     taken = 0
     acquire = home.coordinator._acquire
 

@@ -1,4 +1,4 @@
-"""Member ids that were given away are bounded, for each host and over all."""
+"""The number of member ids that were given out and not used is limited, for each host and over all."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ P0 = TopicPartition("t", 0)
 
 
 def owning(*partitions: int, topics: tuple[str, ...] = ("t",)) -> bytes:
-    """Metadata of version 1: what a member of the cooperative protocol has."""
+    """Return metadata of version 1: the partitions that a member of the cooperative protocol owns."""
     S = M.ConsumerProtocolSubscription
     owned = [S.TopicPartition(topic="t", partitions=list(partitions))] if partitions else []
     return struct.pack(">h", 1) + S(topics=list(topics), owned_partitions=owned).encode(1)
@@ -34,7 +34,7 @@ def assigned(answer_assignment: bytes) -> list[int]:
 
 
 def form_classic(home: Home, **fields: Any) -> JoinAnswer:
-    """A stable classic group of one, which has all four partitions."""
+    """Make a stable classic group of one member, which has all four partitions."""
     (joined,) = home.join(**fields)
     everything = assignment_bytes({T: range(4)}, subscription("t"), home.topics)
     home.sync("g", joined.generation, joined.member_id, {joined.member_id: everything}, fields.get("instance_id"))
@@ -55,7 +55,7 @@ def kind(home: Home) -> str:
 
 
 def upgraded(home: Home) -> str:
-    """A group with a classic member, whose id it returns, and a newer one `n`, two partitions each."""
+    """Make a group of a classic member, whose id it returns, and a newer one, `n`, with two partitions each."""
     classic = form_classic(home).member_id
     assert home.enter("n") == BeatAnswer(ErrorCode.NONE, None, "n", 2, 5000, {})
     assert home.coordinator.heartbeat("g", 1, classic, None) is ErrorCode.REBALANCE_IN_PROGRESS

@@ -59,7 +59,7 @@ class LateReplica(MemoryReplica):
 
 
 class Answers:
-    """Counts what is asked and what is answered; nobody may be answered twice."""
+    """Counts requests and answers; no request may be answered twice."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -87,7 +87,7 @@ def shard_of(coordinator: GroupCoordinator) -> GroupShard:
 
 
 def watch_the_lock(monkeypatch: pytest.MonkeyPatch, coordinator: GroupCoordinator) -> list[str]:
-    """Every call of a state machine is made with its shard's lock held; returns the names of those that were not."""
+    """Check that every call of a state machine holds its shard's lock; return the names of calls that did not."""
     unguarded: list[str] = []
 
     def watched(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A restart: the groups that the log describes are the groups that there were."""
+"""After a restart the groups are those that the log describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def known(home: Home) -> dict[str, Any]:
-    """What a restart has to keep of every group."""
+    """Return what a restart has to keep of every group."""
     found: dict[str, Any] = {}
     for shard in home.coordinator.shards.active():
         for group_id, served in shard.groups.items():

@@ -1,4 +1,4 @@
-"""Offsets in transactions: pending until the marker, checked as members are, and the same after a restart."""
+"""Offsets in transactions: pending until the marker, checked like members' commits, and the same after a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit(
     generation: int = -1, member_id: str = "", instance_id: str | None = None, metadata: str = "",
     verify: Callable[[TopicPartition], ErrorCode] = lambda _: ErrorCode.NONE,
 ) -> list[Answer]:  # fmt: skip
-    """TxnOffsetCommit."""
+    """Send a TxnOffsetCommit."""
     answers: list[Answer] = []
     given = {p: CommittedOffset(offset, -1, metadata, home.clock.wall_ms()) for p, offset in offsets.items()}
     home.coordinator.offsets.commit_transactional(
@@ -46,7 +46,7 @@ def commit(
 
 
 def write_marker(home: Home, is_commit: bool, group_id: str = "g", producer: Producer = PRODUCER) -> int:
-    """Puts a marker into the group's partition; returns its offset. The coordinator is not told."""
+    """Write a marker into the group's partition and return its offset. The coordinator is not told."""
     kind = ControlType.COMMIT if is_commit else ControlType.ABORT
     batch = encode_control_batch(
         kind, 1, producer_id=producer.producer_id, producer_epoch=producer.epoch, coordinator_epoch=0
@@ -61,7 +61,7 @@ def end(home: Home, is_commit: bool, group_id: str = "g", producer: Producer = P
 
 
 def stable(home: Home, *partitions: TopicPartition, group_id: str = "g") -> list[int | str]:
-    """What a consumer that wants stable offsets is told: offsets, or names of errors."""
+    """Return what a consumer that wants stable offsets is told: offsets, or names of errors."""
     _, fetched = home.coordinator.offsets.fetch(group_id, partitions, require_stable=True)
     return [one.error.name if one.error else one.offset for one in fetched]
 
@@ -383,7 +383,7 @@ GROUP, PLACES = st.sampled_from(GROUPS), st.sets(st.sampled_from(PARTITIONS), mi
 
 
 class OffsetsAgainstModel(RuleBasedStateMachine):
-    """Commits, transactional commits, markers, deletions and restarts in any order, on a log that takes its time."""
+    """Commits, transactional commits, markers, deletions and restarts in any order, on a log that commits late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,7 +481,7 @@ class OffsetsAgainstModel(RuleBasedStateMachine):
             assert [p for p, said in zip(PARTITIONS, told, strict=True) if said == "UNSTABLE_OFFSET_COMMIT"] == unstable
 
     def teardown(self) -> None:
-        """Once every transaction has ended, nobody is kept in the index of those that have not."""
+        """Check that, once every transaction has ended, the index of open transactions is empty."""
         self.replica.hold = False
         self.replica.release()
         self.markers_are_told(twice=False)

@@ -11,7 +11,7 @@ from tests.kit.wire import WireClient
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
-    """Without topics. A module that wants some, or a whole broker, has a fixture of that name itself."""
+    """A broker without topics. A module that needs topics, or a whole broker, has its own fixture of that name."""
     with SmallBroker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 

@@ -1,4 +1,4 @@
-"""The acceptor: several listeners, limits on connections, running out of descriptors."""
+"""The acceptor: several listeners, limits on connections, and no free descriptors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.log.registry import Registry
+from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.net.endpoints import listen
@@ -34,7 +34,7 @@ Start = Callable[..., Acceptor]
 
 @pytest.fixture
 def processors() -> Iterator[Processors]:
-    """They answer every request with its own body."""
+    """Processors that answer every request with its own body."""
 
     def echo(request: object, processor: object) -> bool:
         request.respond(bytes(request.body))  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def test_a_crowd_that_comes_while_nothing_is_accepted_waits_and_is_taken_in_few_
 
 
 def count_turns(acceptor: Acceptor) -> list[None]:
-    """It grows with each look of the acceptor at its listeners."""
+    """Return a list that grows each time the acceptor looks at its listeners."""
     turns: list[None] = []
     select = acceptor._selector.select
 

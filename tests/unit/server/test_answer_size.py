@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.wire.codec import lazily
 from kbroker._core.server.request import Request
+from kbroker._core.wire.codec import lazily
 from kbroker.errors import AnswerTooLarge, ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -117,7 +117,7 @@ def test_an_error_that_is_over_the_limit_closes_the_connection(broker: WholeBrok
 
 
 def test_elements_of_a_lazy_array_are_made_one_after_the_other() -> None:
-    """At no time there are more than a few of them."""
+    """No more than a few elements exist at any time."""
     count, response = 50_000, M.FindCoordinatorResponse()
     Coordinator = M.FindCoordinatorResponse.Coordinator
     made = (Coordinator(key=str(number), node_id=number, host="h", port=1) for number in range(count))
@@ -142,7 +142,7 @@ def test_a_lazy_array_that_lies_about_its_length_is_our_mistake(given: int) -> N
 
 
 def test_an_error_of_an_element_leaves_the_request_to_be_answered(tmp_path: Path) -> None:
-    """And so does an answer that is too long, at whatever element it becomes so."""
+    """The same holds for an answer that gets too long, at whichever element that happens."""
     outcomes: list[str] = []
 
     def elements(count: int) -> Iterator[M.DescribeGroupsResponse.DescribedGroup]:

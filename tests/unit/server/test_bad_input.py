@@ -1,6 +1,6 @@
-"""What peers can send that they should not, each to a whole broker: Kafka's code or a closed connection with one line.
+"""Wrong input from peers, each to a whole broker: the answer is Kafka's code, or a closed connection with one line.
 
-All the while another client goes on, and the broker's memory does not grow by what was only announced.
+Meanwhile another client goes on, and the broker's memory does not grow by sizes that were only announced.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def process() -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def broker(process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """The broker, with a bystander that must not have noticed anything when the test is over."""
+    """The broker, with a bystander that must not have noticed anything at the test's end."""
     bystander = Bystander(process.port)
     yield process
     before = bystander.rounds
@@ -145,8 +145,10 @@ def resident(broker: BrokerProcess) -> int:
 
 
 def lines_after(broker: BrokerProcess, data: bytes) -> list[str]:
-    """What the broker says of a connection that it closes for these bytes. Of a second's many lines it leaves some out:
-    then it is asked again."""
+    """Return the broker's lines about a connection that it closes because of these bytes.
+
+    The broker leaves some lines out if a second has many: then the bytes are sent again.
+    """
 
     def closed_with() -> list[str]:
         with WireClient("127.0.0.1", broker.port) as client:
@@ -173,7 +175,7 @@ def compressed(codec: int, payload: bytes) -> bytes:
 
 
 def bombs() -> dict[str, bytes]:
-    """As large as each codec makes them within MESSAGE_MAX; snappy has none, it makes too little of zeros."""
+    """Return bombs as large as each codec makes them within MESSAGE_MAX, but none of snappy: its ratio is too low."""
     sizes = {Codec.GZIP: 40 << 20, Codec.LZ4: 8 << 20, Codec.ZSTD: 40 << 20}
     return {
         f"a bomb of {codec.name.lower()}": compressed(codec, deflate(codec, bytes(sizes[codec]))) for codec in sizes
@@ -256,7 +258,7 @@ def join(group: str, member: str = "") -> M.JoinGroupRequest:
 
 
 def a_member(client: WireClient, group: str) -> tuple[str, int]:
-    """The id and the generation of the only member of a stable group."""
+    """Return id and generation of the only member of a stable group."""
     find = M.FindCoordinatorRequest(coordinator_keys=[group])
     assert client.call(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code == 0
     named = client.call(ApiKey.JOIN_GROUP, 7, join(group))
@@ -294,7 +296,7 @@ def test_offsets_that_are_not_there_are_out_of_range(client: WireClient) -> None
 
 
 def test_an_epoch_of_a_leader_that_will_be_is_unknown(client: WireClient) -> None:
-    """That one that was is fenced: in test_fetch.py and handlers/."""
+    """An epoch of an earlier leader is fenced: tests of that are in test_fetch.py and handlers/."""
     assert produce(client, GOOD).error_code == 0
     assert fetch(client, 0, leader_epoch=1000).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
@@ -378,7 +380,7 @@ def uvarint(value: int) -> bytes:
 
 
 def named(key: ApiKey, version: int, name: bytes, forgotten: bool = False) -> bytes:
-    """A Produce or Fetch request in which these bytes are the topic's name."""
+    """Return a Produce or Fetch request with these bytes as the topic's name."""
     here = "HERE" if not forgotten else "other"
     if key == ApiKey.PRODUCE:
         request: M.Message = produce_request(GOOD, topic=here)
@@ -405,7 +407,7 @@ NOT_TEXTS = [b"\xff\xfe", b"\xc3(", b"\xed\xa0\x80", b"\xc0\x80", b"orders\xf4\x
 def test_a_topics_name_that_is_no_text_is_not_echoed(
     broker: BrokerProcess, key: ApiKey, version: int, name: bytes
 ) -> None:
-    """Kafka puts replacement characters in its place and answers that the topic is unknown."""
+    """Kafka replaces the bytes by replacement characters, and answers that the topic is unknown."""
     with WireClient("127.0.0.1", broker.port) as client:
         client.send_raw(named(key, version, name))
         assert client.is_closed()
@@ -421,7 +423,7 @@ def test_a_topics_name_that_is_no_text_is_not_echoed(
 def test_a_compact_name_longer_than_any_name_closes_its_connection(
     broker: BrokerProcess, key: ApiKey, version: int, forgotten: bool, size: int
 ) -> None:
-    """Such sizes do not fit where the sizes of names are kept; Kafka refuses them as well."""
+    """Such a size does not fit into the field for the sizes of names. Kafka refuses it as well."""
     with WireClient("127.0.0.1", broker.port) as client:
         client.send_raw(named(key, version, b"x" * size, forgotten))
         assert client.is_closed()
@@ -484,7 +486,7 @@ UNKNOWN = [f"t{number}" for number in range(MANY)]
 
 
 def long_requests() -> dict[str, tuple[ApiKey, int, M.Message]]:
-    """Requests of so many names as fit in REQUEST_MAX, that a processor would have to work on for a while."""
+    """Return requests with as many names as fit in REQUEST_MAX, on which a processor would work for a while."""
     by_name = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in UNKNOWN]
     one = M.DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name=TOPIC)
     fetched = M.OffsetFetchRequest.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=list(range(4 * MANY)))
@@ -505,7 +507,7 @@ def long_requests() -> dict[str, tuple[ApiKey, int, M.Message]]:
 
 @pytest.mark.parametrize("name", long_requests())
 def test_while_a_long_request_is_worked_on_others_are_answered(broker: BrokerProcess, name: str) -> None:
-    """Others on every processor, the same one included; one that is answered after the long one waited for it."""
+    """Clients on every processor are answered meanwhile. One that is answered after the long request had to wait."""
     key, version, message = long_requests()[name]
     find = M.FindCoordinatorRequest(key="g", key_type=0)
     frame = encode_request(key, version, 1, "long", message)
@@ -555,7 +557,7 @@ def wait_for(condition: Callable[[], Answer]) -> Answer:
 
 
 def test_half_a_request_and_silence_costs_next_to_nothing(broker: BrokerProcess) -> None:
-    """Two hundred connections announce two megabytes each, send a little and say no more."""
+    """Two hundred connections announce two megabytes each, send a little and then nothing."""
     with ExitStack() as stack:
         memory = resident(broker)
         for number in range(200):
@@ -569,7 +571,7 @@ def test_half_a_request_and_silence_costs_next_to_nothing(broker: BrokerProcess)
 def test_a_thousand_requests_of_100_megabytes_that_never_come_cost_next_to_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under the default settings; a byte of each is sent."""
+    """With the default settings; one byte of each request is sent."""
     # Of what the interpreter frees while it accepts them the sanitizer would hold back 15 to 25 MB.
     options = os.environ.get("ASAN_OPTIONS", "")
     monkeypatch.setenv("ASAN_OPTIONS", f"{options}:quarantine_size_mb=1:thread_local_quarantine_size_kb=64")
@@ -584,7 +586,7 @@ def test_a_thousand_requests_of_100_megabytes_that_never_come_cost_next_to_nothi
 
 
 def test_a_reader_that_never_reads_is_not_waited_for(broker: BrokerProcess, client: WireClient) -> None:
-    """It asks for megabytes, thousands of times, and takes nothing: only what fits in its sockets is kept for it."""
+    """It asks for megabytes thousands of times and reads nothing: the broker keeps only what fits in its sockets."""
     create_topic(client, "large")
     for _ in range(40):
         assert produce(client, encode_batch([(0, None, b"x" * 45_000)]), topic="large").error_code == 0

@@ -1,4 +1,4 @@
-"""What inflates to far more than the limit, of every codec and format: refused, without the memory that it asks for."""
+"""Batches of every codec and format that inflate to far more than the limit are refused, without using that memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit.wire import WireClient
 
 LIMIT, BOMB = 4 << 20, 96 << 20
 ROOM = 40 << 20
-"""More than buffers of the request and of the limit take, less than half of what one bomb would."""
+"""Bytes: more than the buffers for a request and the limit take, less than half of one inflated bomb."""
 OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 TIME = 1_700_000_000_000
 
@@ -38,7 +38,7 @@ def bomb(codec: Codec, magic: int) -> bytes:
 
 
 def highest_resident_bytes(pid: int) -> int:
-    """Since it was last asked for."""
+    """Return the largest resident memory of a process, in bytes, since the last call."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""Dispatch: which handler, on which thread, and what becomes of errors."""
+"""Dispatch: which handler serves a request, on which thread, and what becomes of errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = cast(Any, None)
 
 
 class Asked:
-    """What the dispatcher uses of a request."""
+    """The part of a request that the dispatcher uses."""
 
     api_key = int(ApiKey.HEARTBEAT)
     api_version = 4
@@ -57,7 +57,7 @@ class Asked:
 
 @pytest.fixture
 def handled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Handler of Heartbeat: an exception is raised, anything else returned."""
+    """The outcome of Heartbeat's handler: an exception is raised, anything else returned."""
     outcome: list[Any] = []
 
     def handle(services: Any, request: Any, message: M.HeartbeatRequest) -> Any:
@@ -211,7 +211,7 @@ def test_what_appends_is_handed_over_while_writers_have_to_wait(handled: list[An
 
 
 def test_huge_requests_are_served_one_after_the_other_and_no_handler_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes many times its bytes while it is served."""
+    """Serving a huge request takes many times its bytes."""
     begun, go_on = SimpleQueue[str](), threading.Semaphore(0)
 
     def handle(services: Any, request: Any, message: M.HeartbeatRequest) -> M.HeartbeatResponse:

@@ -1,4 +1,4 @@
-"""Every setting that may be changed while the broker runs reaches the part that acts on it, and goes back with it."""
+"""Every setting that may be changed while the broker runs reaches the part that uses it, and so does its removal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = M.IncrementalAlterConfigsRequest
 
 
 class Running(WholeBroker):
-    """With one topic that has no settings of its own."""
+    """A broker with one topic that has no settings of its own."""
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -32,7 +32,7 @@ class Running(WholeBroker):
         return self
 
     def alter(self, name: str, value: str | None) -> tuple[ErrorCode, str | None]:
-        """Set, or with None delete, one setting of all brokers."""
+        """Set, or with None delete, one setting for all brokers."""
         config = R.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
         resource = R.AlterConfigsResource(resource_type=BROKER, resource_name=OF_ALL_BROKERS, configs=[config])
         (answer,) = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, R(resources=[resource])).responses
@@ -49,7 +49,7 @@ Look = Callable[[Running], Any]
 
 
 def of_logs(option: str) -> Look:
-    """What the topic's log acts on."""
+    """Look at an option that the topic's log uses."""
 
     def look(running: Running) -> Any:
         log = running.broker._logs.get(TopicPartition("t", 0))
@@ -60,12 +60,12 @@ def of_logs(option: str) -> Look:
 
 
 def of_cleaner(option: str) -> Look:
-    """What the cleaner's threads act on."""
+    """Look at an option that the cleaner's threads use."""
     return lambda running: getattr(running.broker._logs.cleaner._options, option)
 
 
 def of_topics(name: str) -> Look:
-    """What the topic is said to have; nothing acts on it yet."""
+    """Look at a setting that DescribeConfigs shows for the topic; nothing uses it yet."""
 
     def look(running: Running) -> Any:
         D = M.DescribeConfigsRequest

@@ -1,4 +1,4 @@
-"""Transactions with an epoch of their own (KIP-890, part 2) through a broker of its own, on the wire."""
+"""Transactions with their own epoch (KIP-890, part 2), over the wire."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_feature_of_transactions_is_reported_as_kafka_4_does(shared: BrokerP
 
 
 def every_step(broker: BrokerProcess, made: EpochProducer, topic: str, before: Callable[[], None]) -> None:
-    """Two transactions with offsets, the first aborted; `before` is called before each step of them."""
+    """Run two transactions with offsets, the first aborted; `before` is called before each step."""
     for commit, prefix in ((False, b"x"), (True, b"a")):
         for number in range(2):
             for partition in range(PARTITIONS):

@@ -23,7 +23,7 @@ LONG_MS = 60_000  # longer than a test may take
 
 
 class Topic:
-    """A new topic and what was produced to its partitions."""
+    """A new topic, and the batches that were produced to its partitions."""
 
     def __init__(self, broker: SmallBroker, client: WireClient, partition_count: int = 1):
         self.name = broker.new_name()
@@ -46,7 +46,7 @@ class Topic:
 
 
 def barrier(broker: SmallBroker) -> None:
-    """What other connections had sent before has been looked at: the processor has gone round twice since."""
+    """Wait until the processor has gone round twice, and so has seen what other connections had sent before."""
     with WireClient("127.0.0.1", broker.port) as other:
         for _ in range(2):
             other.call(ApiKey.FETCH, 12, fetch_request(12, []))
@@ -415,14 +415,14 @@ def test_who_gets_a_slot_of_the_session_cache(tmp_path: Path) -> None:
 
 
 class SessionMaker:
-    """A client of one host that makes sessions and uses them."""
+    """A client on one host that makes and uses fetch sessions."""
 
     def __init__(self, broker: SmallBroker, host: str):
         self.name = broker.new_name()
         self.client = WireClient("127.0.0.1", broker.port, source=(host, 0))
 
     def make(self, size: int = 1) -> int:
-        """Its id, 0 for none."""
+        """Make a session; return its id, 0 if there is none."""
         request = fetch_request(12, [partition_request(self.name, each, 0) for each in range(size)], session_epoch=0)
         return int(self.client.call(ApiKey.FETCH, 12, request).session_id)
 
@@ -506,7 +506,7 @@ def test_a_session_that_went_on_elsewhere_refuses_the_fetch_that_waits(broker: S
 
 
 def test_a_session_is_not_looked_at_while_another_request_changes_it(broker: SmallBroker, client: WireClient) -> None:
-    """A fetch waits; the next one of its session has changed the session already and is still being prepared."""
+    """A fetch waits while the next one of its session, still being prepared, has changed the session already."""
     topic, closed = Topic(broker, client, 2), Topic(broker, client)
     request = fetch_request(12, [partition_request(topic.name, each, 0) for each in range(2)], session_epoch=0)
     session_id = client.call(ApiKey.FETCH, 12, request).session_id
@@ -527,7 +527,7 @@ def test_a_session_is_not_looked_at_while_another_request_changes_it(broker: Sma
 
 
 def test_partitions_that_had_data_are_answered_last(broker: SmallBroker, client: WireClient) -> None:
-    """So that limits do not starve those behind."""
+    """So a limit does not starve the partitions at the end."""
     topic = Topic(broker, client, 3)
     parts = [partition_request(topic.name, each, 0) for each in range(3)]
     session_id = client.call(ApiKey.FETCH, 12, fetch_request(12, parts, session_epoch=0)).session_id

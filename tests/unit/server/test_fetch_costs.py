@@ -1,5 +1,7 @@
-"""What a fetch may cost others: each partition is looked at once, by a handler where there are many, and what stays of
-a fetch is bounded."""
+"""What a fetch may cost others.
+
+Each partition is looked at once, by a handler if there are many, and what is kept of a fetch is bounded.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @pytest.fixture
 def handed_over(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each request that a handler got: its correlation id."""
+    """The correlation ids of the requests that were handed to a handler."""
     handed: list[int] = []
     put = broker.channel.put
 
@@ -49,7 +51,7 @@ def handed_over(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> list[in
 
 
 def barrier(broker: SmallBroker) -> None:
-    """What other connections had sent before has been looked at, and that they were closed."""
+    """Wait until the processor has seen what other connections had sent before, and which were closed."""
     with WireClient("127.0.0.1", broker.port) as other:
         for _ in range(3):
             other.call(ApiKey.FETCH, VERSION, fetch_request(VERSION, []))
@@ -81,7 +83,7 @@ def produce(client: WireClient, topic: str, partition_id: int = 0, size: int = 1
 
 @pytest.fixture(scope="module")
 def many(broker: SmallBroker) -> str:
-    """A topic of so many partitions that together with some that are not there they are too many for a processor."""
+    """A topic with so many partitions that, with some that do not exist, a request has too many for a processor."""
     return new_topic(broker, 60)
 
 
@@ -96,7 +98,7 @@ def parts_of_many(topic: str) -> list[Any]:
 def test_a_partition_that_is_named_again_and_again_is_answered_once(
     broker: SmallBroker, client: WireClient, times: int
 ) -> None:
-    """As in Kafka, at the place of the first time, for what is asked the last time."""
+    """As in Kafka, the answer is at the place of the first mention, for the fields of the last."""
     topic = new_topic(broker, 2)
     for partition_id in (0, 1, 1):
         produce(client, topic, partition_id)
@@ -128,7 +130,7 @@ def test_a_partition_that_is_named_again_and_again_is_waited_for_once(
 
 
 def test_a_fetch_that_waits_is_no_larger_than_what_it_waits_for(broker: SmallBroker, client: WireClient) -> None:
-    """A partition that it names 10,000 times is one. All these would be 140 MB."""
+    """A partition that is named 10,000 times is kept once. All of them would be 140 MB."""
     topic = new_topic(broker)
     request = fetch_request(VERSION, [partition_request(topic, 0, 0)] * 10_000, max_wait_ms=LONG_MS)
     frame = encode_request(ApiKey.FETCH, VERSION, 1, "test", request)
@@ -145,7 +147,7 @@ def test_a_fetch_that_waits_is_no_larger_than_what_it_waits_for(broker: SmallBro
 
 
 def test_a_fetch_whose_client_has_gone_does_not_wait_longer_than_idle_connections_may(tmp_path: Path) -> None:
-    """However long it has asked for. One whose client is there waits on."""
+    """This holds however long a time the fetch has asked for. A fetch whose client is there waits on."""
     with SmallBroker(tmp_path, idle_ms=300) as broker:
         topic = new_topic(broker)
         request = fetch_request(VERSION, [partition_request(topic, 0, 0)], max_wait_ms=(1 << 31) - 1)
@@ -200,7 +202,7 @@ def test_a_session_of_many_partitions_is_not_looked_at_by_the_processor(
 def test_a_fetch_of_many_partitions_waits_like_any_other(
     broker: SmallBroker, client: WireClient, handed_over: list[int], many: str
 ) -> None:
-    """On the processor's side: handed over when it comes, and whenever something has come for it."""
+    """It waits at the processor: a handler gets it when it comes, and each time something has come for it."""
     parts = parts_of_many(many)
     request = fetch_request(VERSION, parts, max_wait_ms=LONG_MS, min_bytes=250)
     with WireClient("127.0.0.1", broker.port) as waiting:
@@ -297,7 +299,7 @@ def short_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBro
 def test_aborted_transactions_are_told_of_as_many_partitions_as_an_answer_has_room_for(
     short_answers: SmallBroker,
 ) -> None:
-    """fetch.max.bytes has room for 200 of them."""
+    """fetch.max.bytes has room for the aborted transactions of 200 partitions."""
     topic = new_topic(short_answers, 4, **UNINDEXED, **UNVERIFIED)
     for partition_id in range(4):
         abort(short_answers, topic, partition_id, 150)
@@ -341,7 +343,7 @@ def fnv_1a(name: bytes) -> int:
 
 
 def meeting(count: int) -> list[Any]:
-    """Partitions that FNV-1a of the name, xor a multiple of the partition, puts in one place."""
+    """Return partitions that one hash, FNV-1a of the name xor a multiple of the partition, puts in the same place."""
     inverse = pow(GOLDEN, -1, 1 << 32)
     parts = []
     for number in range(count):
@@ -358,7 +360,7 @@ def test_partitions_that_were_chosen_to_meet_stand_apart_in_a_session(tmp_path: 
 
 @pytest.fixture
 def small_cache(tmp_path: Path) -> Iterator[SmallBroker]:
-    """All its sessions together may have 10,000 partitions."""
+    """A cache whose sessions together may have 10,000 partitions."""
     with SmallBroker(tmp_path, session_slots=2) as broker:
         yield broker
 

@@ -1,4 +1,4 @@
-"""Fetches that wait while everything they wait for changes under them: nothing is lost, nothing is freed twice."""
+"""Fetches wait while everything that they wait for changes: nothing is lost, nothing is freed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka left in log directories is seen as it wrote it."""
+"""The log directories of a Kafka are read as Kafka wrote them."""
 
 from pathlib import Path
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A broker over logs of which its store knows nothing: their topics, until somebody gives settings."""
+"""A broker over logs that its store does not know: their topics, until somebody gives them settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def options(broker: WholeBroker, topic: str) -> LogOptions:
 
 
 def are_kept(broker: WholeBroker) -> list[str]:
-    """The topics of which nothing may go."""
+    """Return the topics of which no record may be deleted."""
     found = {name: options(broker, name) for name in NAMES}
     return [name for name, each in found.items() if not each.compacted and not each.deleted_by_retention]
 

@@ -1,4 +1,4 @@
-"""A broker whose disk has not a byte left: what it says, and that whoever keeps it can make room."""
+"""A broker whose disk is full: what it says, and how its administrator can make space."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FullBroker:
         self.wire.close()
 
     def produce(self, topic: str) -> tuple[int, str | None]:
-        """The code and the text that a producer of 20 KB hears."""
+        """Produce 20 KB; return the error code and text that the producer gets."""
         now = int(time.time() * 1000)
         data = M.ProduceRequest.PartitionProduceData(index=0, records=batch_of([b"x" * 20_000], now))
         topics = [M.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
@@ -65,7 +65,7 @@ class FullBroker:
         return answer.error_code, answer.error_message
 
     def read(self, topic: str) -> int:
-        """How many records there are."""
+        """Return how many records there are."""
         with Consumer(
             bootstrap_servers=self.broker.address, auto_offset_reset="earliest", enable_auto_commit=False
         ) as consumer:
@@ -85,7 +85,7 @@ class FullBroker:
             return error.code, error.read().decode()
 
     def measured(self, name: str) -> float:
-        """A metric of the log directory."""
+        """Return a metric of the log directory."""
         found = re.search(rf"^kbroker_log_directory_{name}{{.*}} (.*)$", self.get("/metrics")[1], re.MULTILINE)
         assert found is not None
         return float(found[1])
@@ -100,7 +100,7 @@ class FullBroker:
 
 @pytest.fixture
 def full(small_disk: Path, tmp_path: Path) -> Iterator[FullBroker]:
-    """Topics `one` with a single segment, `several` with more; no room for anything."""
+    """A broker with topics `one`, of a single segment, and `several`, of more, and no space left."""
     with BrokerProcess({**SETTINGS, "log.dirs": str(small_disk / "data")}, folder=tmp_path / "broker") as broker:
         full = FullBroker(broker, small_disk / "data")
         for topic, count, size in (("one", 50, 10_000_000), ("several", 50, 200_000), ("doomed", 50, 200_000)):
@@ -152,7 +152,7 @@ def test_topics_are_deleted_with_no_byte_left_and_there_is_room(full: FullBroker
 def test_a_broker_that_was_killed_on_a_full_disk_starts_there_and_serves_all_once_a_topic_is_deleted(
     full: FullBroker,
 ) -> None:
-    """Its logs have a new leader epoch, which cannot be written down, and indexes to be made anew."""
+    """Its logs have a new leader epoch, which cannot be written, and need new indexes."""
     full.broker.kill()
     fill(full.directory.parent)
     full.broker.start()

@@ -1,4 +1,4 @@
-"""What clients of one host leave behind takes no more than its share, whichever request makes it."""
+"""What the clients of one host leave behind takes no more than the host's share, whichever request makes it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Hosts(NamedTuple):
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """Of a broker with a topic, whose coordinators are there."""
+    """Clients of a broker with a topic, whose coordinators are ready."""
     with WholeBroker(tmp_path, SETTINGS) as broker:
         broker.create_topic("t", 1)
         for key_type in (0, 1):

@@ -42,9 +42,9 @@ def raw(server: HttpServer, data: bytes) -> bytes:
 
 
 def is_served(server: HttpServer, path: str, size: int, pause_s: float = 0) -> bool:
-    """Whether `path` is answered with a body of `size` bytes, to one who waits for so long before reading it.
+    """Return whether `path` is answered with a body of `size` bytes to a client that waits `pause_s` before it reads.
 
-    Not if this process stands still for longer than the server's deadline.
+    False, too, if this process stands still for longer than the server's deadline.
     """
     try:
         with socket.create_connection(server.address, timeout=10) as connection:
@@ -101,7 +101,7 @@ def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
 
 
 def test_silent_connections_do_not_keep_others_out() -> None:
-    """Their deadline is a minute: nobody waits for it."""
+    """Their deadline is a minute, and nobody waits for it."""
     server = HttpServer("127.0.0.1", 0, {"/health": problems_route(list)}, deadline_s=60)
     server.start()
     with contextlib.ExitStack() as open_ones:
@@ -127,7 +127,7 @@ def test_a_silent_connection_is_closed_when_its_time_is_over() -> None:
 
 
 def test_an_answer_that_takes_long_to_make_is_sent_whole() -> None:
-    """The deadline is for the peer: whoever reads gets what no socket's buffer holds, however late it comes."""
+    """The deadline is for the peer: a client that reads gets more than the sockets' buffers hold, however late."""
 
     def late(_accept: str) -> Answer:
         threading.Event().wait(0.25)
@@ -140,7 +140,7 @@ def test_an_answer_that_takes_long_to_make_is_sent_whole() -> None:
 
 
 def test_it_goes_on_after_a_time_without_a_free_descriptor(server: HttpServer) -> None:
-    """An accept that had begun has its descriptor already: then the first connection is served, the next one waits."""
+    """An accept that had begun has its descriptor already: the first connection is served then, the next one waits."""
 
     def read(client: socket.socket) -> None:
         while part := client.recv(65536):

@@ -1,4 +1,4 @@
-"""How far groups are behind, as a scrape tells it."""
+"""The lag of groups, as a scrape shows it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def lags(broker: Broker, most: int = 100, now_ms: int = 10_000) -> dict[tuple[st
 
 @pytest.fixture
 def topics(tmp_path: Path) -> Iterator[tuple[Broker, WireClient]]:
-    """`views` of three batches of two records, from 1, 4 and 7 s on."""
+    """Topic `views` of three batches of two records, with timestamps from 1, 4 and 7 s on."""
     with running(tmp_path) as (broker, client):
         new = M.CreateTopicsRequest.CreatableTopic(name="views", num_partitions=1, replication_factor=1)
         client.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[new], timeout_ms=30000))
@@ -130,7 +130,7 @@ def test_a_topic_that_is_gone_has_no_lag(topics: tuple[Broker, WireClient]) -> N
 def test_messages_of_old_formats_have_an_age_if_they_have_a_timestamp(
     tmp_path: Path, magic: int, seconds: list[float]
 ) -> None:
-    """Of the last one of a log, too, which may be shorter than the head of a batch."""
+    """That includes a log's last message, which may be shorter than the header of a batch."""
     at = TopicPartition("t", 0)
     write_partition(tmp_path, at, [(0, [message(0, magic, b"")])])
     home = LogHome(tmp_path, topic_partition=at)

@@ -1,4 +1,4 @@
-"""What the core has allocated is freed again: LeakSanitizer looks at a process that has served and stopped."""
+"""The core frees what it has allocated: LeakSanitizer checks a process that has served and stopped."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ gc.collect()
 
 
 def sanitizer() -> str:
-    """What is loaded before the interpreter; that of the build under test, if it has one."""
+    """Return the library to load before the interpreter: that of the build under test, if it has one."""
     if loaded := os.environ.get("LD_PRELOAD"):
         return loaded
     if shutil.which("gcc") is None:
@@ -65,7 +65,7 @@ def sanitizer() -> str:
 
 
 def test_nothing_of_the_core_is_left_when_a_processor_has_stopped_under_its_connections(tmp_path: Path) -> None:
-    """A request that is answered when its processor has ended left its slot behind."""
+    """A request that was answered after its processor had ended once left its slot behind."""
     library = sanitizer()
     if "asan" not in library:
         pytest.skip("gcc's address sanitizer is not installed")

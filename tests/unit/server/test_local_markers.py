@@ -1,4 +1,4 @@
-"""Markers on their way into this broker's logs."""
+"""Transaction markers that are written to this broker's logs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def topic_of(number: int, configs: Mapping[str, str]) -> Topic:
 
 
 class ListingOf(RealFileSystem):
-    """A log directory with as many partitions as asked for, which only has to be listed."""
+    """A file system whose log directory lists as many partitions as asked for, without having them."""
 
     def __init__(self, path: str, count: int):
         self._path = path
@@ -48,7 +48,7 @@ class ListingOf(RealFileSystem):
 
 
 def calls_in(body: Callable[[], object]) -> dict[str, int]:
-    """How often each Python function was called."""
+    """Return how often each Python function was called."""
     counts: dict[str, int] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Storage's options from settings."""
+"""The storage's options, from settings."""
 
 from __future__ import annotations
 

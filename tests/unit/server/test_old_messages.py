@@ -55,7 +55,7 @@ def fetched(rig: ProcessorRig, client: WireClient, version: int, offset: int, **
 
 
 def read(data: bytes) -> list[Row]:
-    """Offset, timestamp, key and value of every message, inside compressed ones too."""
+    """Return offset, timestamp, key and value of every message, also of those inside compressed ones."""
     found: list[Row] = []
     for outer in messages(data):
         inner, wrapper = data[outer.position : outer.position + outer.size], None
@@ -191,7 +191,7 @@ def at_offset(data: bytes, offset: int) -> bytes:
 
 @pytest.mark.parametrize("codec", OLD_CODECS)
 def test_a_log_of_every_magic_is_read_as_messages_of_magic_0(rig: ProcessorRig, codec: int) -> None:
-    """As a directory has it that was used by one Kafka after the other."""
+    """A directory that several releases of Kafka have used, one after the other, has such logs."""
     parts = [
         at_offset(message_set(0, codec), 3) if codec else message_set(0),
         *(
@@ -218,7 +218,7 @@ def test_a_log_of_every_magic_is_read_as_messages_of_magic_0(rig: ProcessorRig, 
 
 
 def moved(data: bytes, base: int) -> bytes:
-    """A flat set or a batch, with offsets from `base` on."""
+    """Return a flat message set or a batch, with offsets from `base` on."""
     if data[16] == 2:
         return at_offset(data, base)
     return b"".join(

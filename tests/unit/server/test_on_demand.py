@@ -43,7 +43,7 @@ def test_what_is_asked_for_after_the_stop_does_not_run() -> None:
 
 
 def test_who_asks_at_once_gets_the_same_one_started() -> None:
-    """The second does not see it before it runs."""
+    """The second caller does not see it before it runs."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(Part):

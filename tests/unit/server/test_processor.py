@@ -48,7 +48,7 @@ def echo(request: Request) -> None:
 
 
 def echo_behind(gate: threading.Event, arrived: Callable[[], object] = lambda: None) -> Callable[[Request], None]:
-    """A handler that says that a request has arrived and echoes it once the gate is open."""
+    """A handler that tells that a request has arrived, and echoes it once the gate is open."""
 
     def handle(request: Request) -> None:
         arrived()
@@ -131,7 +131,7 @@ def test_a_length_out_of_bounds_closes_its_connection_only(start: Start, size: i
 def test_more_partitions_than_there_can_be_take_no_memory_for_long(
     start: Start, key: int, version: int, size: int
 ) -> None:
-    """A few bytes of a request are some hundred in memory: their number has a limit, as in every other message."""
+    """A few bytes of a request take some hundred in memory: like every other array, this one has a limit."""
     rig = start()
     bystander, client = rig.connect(), rig.connect()
     head = b"\0" + struct.pack(">hi", 1, 1000) if key == 0 else struct.pack(">iiiibii", -1, 0, 1, 1000, 0, 0, -1)
@@ -427,7 +427,7 @@ def test_a_full_request_channel_holds_requests_back_and_loses_none(start: Start)
 
 
 def test_a_client_that_never_reads_is_not_read_from_for_ever(start: Start) -> None:
-    """Its responses stay below a bound, others are served, and what it sent is answered once it reads."""
+    """Its responses stay below a limit, others are served, and what it sent is answered once it reads."""
     rig = start(handle=lambda request: request.respond(b"z" * 100_000), inline=True)
     client, other = rig.connect(), rig.connect()
     client.socket.setblocking(False)
@@ -594,9 +594,9 @@ def test_an_answer_that_came_while_the_processor_stood_still_is_sent(start: Star
 
 
 def why_closed_after(rig: ProcessorRig, data: bytes, answers: int) -> tuple[str, list[tuple[int, bytes]]]:
-    """The reason for which a connection that sent `data` was closed, and the first answers that it got.
+    """Return why a connection that sent `data` was closed, and the first answers that it got.
 
-    Where this process stands still for idle_ms before the data has come, that one was only idle: the next one tries.
+    If this process stands still for idle_ms before the data arrives, the connection is closed as idle: then try again.
     """
     for _ in range(100):
         client, got = rig.connect(small_buffers=True), []

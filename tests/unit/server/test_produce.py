@@ -36,7 +36,7 @@ def rig(tmp_path: Path) -> Iterator[ProcessorRig]:
 def produced(
     client: WireClient, topic: str, batch: Any, *, version: int = NEWEST, acks: int = 1, partition_id: int = 0
 ) -> Any:
-    """The answer about that partition."""
+    """Return the answer for that partition."""
     request = produce_request(topic, batch, acks=acks, partition_id=partition_id)
     return client.call(ApiKey.PRODUCE, version, request).responses[0].partition_responses[0]
 
@@ -245,7 +245,7 @@ def test_records_without_a_key_are_named_one_by_one(rig: ProcessorRig) -> None:
 
 @pytest.mark.parametrize("codec", [0, 1])
 def test_of_bad_records_without_end_the_first_hundred_are_named(rig: ProcessorRig, codec: int) -> None:
-    """A batch of millions is small when it is compressed, and what names them all is not."""
+    """A compressed batch of millions of records is small, but an answer that names them all is not."""
     rig.create("table", compacted=True)
     records = [(1, b"k", b"v"), (2, None, b"v")] * 1000
     answer = produced(rig.connect(), "table", encode_batch(records, codec=codec))
@@ -343,7 +343,7 @@ def test_segments_roll_under_producers_and_their_order_holds(rig: ProcessorRig) 
 
 
 def test_one_partition_that_rolls_does_not_repeat_the_others_of_its_request(rig: ProcessorRig) -> None:
-    """What was appended before the request went to a handler is not appended again there."""
+    """The handler does not append again what was appended before the request was handed over."""
     rig.create("orders", 3, segment_bytes=3_000)
     client = rig.connect()
     for turn in range(60):

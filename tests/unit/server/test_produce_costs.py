@@ -1,4 +1,4 @@
-"""What a Produce may cost others: many batches are appended by a handler, and what is made of them is bounded."""
+"""What a Produce may cost others: a handler appends many batches, and the memory for them is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.processors import ProcessorRig
 
 
 def produced(rig: ProcessorRig, batch: bytes, count: int) -> list[int]:
-    """The codes of a request that brings a batch for each of `count` partitions of a topic."""
+    """Produce a batch to each of `count` partitions of a topic; return the error codes."""
     parts = [M.ProduceRequest.PartitionProduceData(index=number % 4, records=batch) for number in range(count)]
     topics = [M.ProduceRequest.TopicProduceData(name="orders", partition_data=parts)]
     with rig.connect() as client:
@@ -28,7 +28,7 @@ def produced(rig: ProcessorRig, batch: bytes, count: int) -> list[int]:
 
 
 def noted(rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each request that a handler gets: its correlation id."""
+    """Return a list of the correlation ids of the requests that a handler gets."""
     put = rig.channel.put
     handed_over: list[int] = []
 
@@ -60,7 +60,7 @@ def test_many_batches_are_not_appended_by_the_processor(
 def test_small_batches_are_inflated_by_the_processor_up_to_a_limit_for_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, size: int, handed: int, on_processor: int
 ) -> None:
-    """A request of hundreds kept a processor for the time of 32 MB."""
+    """A request with hundreds of batches once kept a processor busy for as long as 32 MB take."""
     inflated: list[threading.Thread] = []
 
     def note(*arguments: Any) -> memoryview:
@@ -78,7 +78,7 @@ def test_small_batches_are_inflated_by_the_processor_up_to_a_limit_for_all_of_th
 
 
 def test_what_a_request_becomes_without_its_codec_is_bounded(tmp_path: Path) -> None:
-    """Batches that the topic wants without a codec are kept until the last is checked."""
+    """Batches that the topic stores without a codec are kept until the last one is checked."""
     with ProcessorRig(tmp_path, max_inflated_size=100_000) as rig:
         rig.create("orders", 4, compression=Codec.NONE)
         batch = encode_batch([(1, None, bytes(40_000))], codec=Codec.GZIP)

@@ -1,4 +1,4 @@
-"""What of Produce the processor does and what handlers do: who waits must not hold up who is served beside it."""
+"""Which part of Produce the processor does, and which part handlers do: a waiting request must not hold up others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HANDLERS = 4
 
 
 class Coordinator:
-    """Knows every transaction to be everywhere."""
+    """A coordinator that says of every transaction that it includes every partition."""
 
     def start(self) -> None:
         raise AssertionError("nobody starts it")
@@ -59,7 +59,7 @@ def client(broker: SmallBroker) -> Iterator[WireClient]:
 
 
 def batch(sequence: int = -1, size: int = 1) -> bytes:
-    """With a sequence: of a transaction."""
+    """Return a batch; with a sequence it is one of a transaction."""
     if sequence < 0:
         return encode_batch([(0, None, bytes(size))])
     return encode_batch(
@@ -68,7 +68,7 @@ def batch(sequence: int = -1, size: int = 1) -> bytes:
 
 
 def transaction(*topics: str, size: int = 1) -> M.ProduceRequest:
-    """A transaction begins in each of the topics."""
+    """Return a request that begins a transaction in each of the topics."""
     request = produce_request(topics[0], batch(0, size))
     request.transactional_id = "mine"
     request.topic_data = [produce_request(topic, batch(0, size)).topic_data[0] for topic in topics]
@@ -80,7 +80,7 @@ def codes(answer: M.ProduceResponse) -> list[int]:
 
 
 def served_beside(broker: SmallBroker) -> None:
-    """Somebody else, by the same processor, and once more: what came before has been looked at then."""
+    """Check that the same processor serves another client, twice: by then it has seen what came before."""
     with WireClient("127.0.0.1", broker.port) as other:
         for _ in range(2):
             assert codes(other.call(ApiKey.PRODUCE, VERSION, produce_request("open", batch()))) == [0]
@@ -117,7 +117,7 @@ def test_a_segment_is_not_rolled_by_the_processor_for_a_transaction(broker: Smal
 def test_whose_transaction_begins_does_not_wait_for_a_handler(
     broker: SmallBroker, client: WireClient, size: int
 ) -> None:
-    """Their number of requests keeps all of them busy, in the order of the channel."""
+    """As many requests as there are handlers, taken in the channel's order, keep all of them busy."""
     with ExitStack() as stack:
         busy = [stack.enter_context(WireClient("127.0.0.1", broker.port)) for _ in range(HANDLERS)]
         with broker.held_closed("closed", 0):

@@ -1,4 +1,4 @@
-"""A broker that is registered in a real ZooKeeper: what is there, while ZooKeeper and sessions come and go."""
+"""A broker that is registered in a real ZooKeeper: its nodes, while ZooKeeper and sessions come and go."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def zookeeper() -> Iterator[ZooKeeperProcess]:
 
 
 class Registered:
-    """A chroot of its own in a ZooKeeper, a reader of it, and brokers that are to be registered there."""
+    """A chroot in a ZooKeeper, a reader of it, and brokers to register there."""
 
     def __init__(self, server: ZooKeeperProcess, folder: Path, chroot: str = ""):
         self.server = server
@@ -87,7 +87,7 @@ class Registered:
         self.await_that(path, lambda: (self.client.exists(path) is not None) == is_there)
 
     def await_that(self, path: str, is_so: Callable[[], bool]) -> None:
-        """Looks again whenever something happens to the node."""
+        """Wait for a condition; check it again whenever something happens to the node."""
         deadline = time.monotonic() + WAIT_S
         while True:
             changed = threading.Event()
@@ -356,7 +356,7 @@ def test_a_start_bears_a_zookeeper_that_goes_while_logs_are_opened(registered: R
 def test_a_start_waits_for_the_session_of_the_broker_that_was_killed(
     registered: Registered, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old session ends while the start waits: ZooKeeper hears nothing of it any more."""
+    """The old session ends while the start waits: ZooKeeper hears nothing of that session any more."""
     with DroppingProxy(registered.server.port) as proxy:
         way = f"127.0.0.1:{proxy.port}{registered.chroot}"
         old, older = ZooKeeperStore(way, 2.0), ZooKeeperStore(way, 3.0)

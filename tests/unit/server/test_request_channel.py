@@ -10,7 +10,7 @@ from kbroker.server.request_channel import RequestChannel
 
 
 class Stalled:
-    """Stands for a processor: remembers that it was resumed."""
+    """Stands for a processor, and remembers that it was resumed."""
 
     def __init__(self) -> None:
         self.resumed = threading.Event()
@@ -47,7 +47,7 @@ def test_a_full_channel_takes_no_more_and_says_when_there_is_room() -> None:
 
 
 def test_nobody_is_held_back_for_ever() -> None:
-    """Putters that wait to be resumed, racing with getters: everything gets through."""
+    """Putters that wait to be resumed race with getters: every request gets through."""
     channel = RequestChannel(3)
     each, putters, getters = 3000, 4, 3
     taken: list[int] = []

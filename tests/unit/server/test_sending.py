@@ -36,7 +36,7 @@ def rig(tmp_path: Path) -> Iterator[ProcessorRig]:
 
 
 def fill(rig: ProcessorRig, partition_id: int = 0, sizes: list[int] = SIZES) -> bytes:
-    """Batches of these value sizes; what the log then holds."""
+    """Append batches of these value sizes; return what the log holds then."""
     log = rig.logs.get(TopicPartition("orders", partition_id))
     assert log is not None
     for number, size in enumerate(sizes):
@@ -45,7 +45,7 @@ def fill(rig: ProcessorRig, partition_id: int = 0, sizes: list[int] = SIZES) -> 
 
 
 def forget(rig: ProcessorRig, partition_id: int = 0) -> None:
-    """Put the partition's file out of memory."""
+    """Drop the partition's file from the page cache."""
     path = Path(rig.directory) / f"orders-{partition_id}" / f"{0:020}.log"
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -110,7 +110,7 @@ def test_a_reader_of_one_byte_after_the_other_disturbs_nobody(rig: ProcessorRig,
 def test_of_many_regions_those_that_have_left_are_not_looked_at_again(
     rig: ProcessorRig, listener: int, size: int
 ) -> None:
-    """A call on the socket takes some of them; each such call began at the first of all."""
+    """A call on the socket takes some regions; each call once began at the first of all."""
     count = 200
     rig.create("many", count)
     for number in range(count):
@@ -139,7 +139,7 @@ def test_cold_data_is_read_by_another_thread(rig: ProcessorRig) -> None:
 
 
 def test_data_that_gets_cold_while_it_is_sent_is_warmed_again(rig: ProcessorRig) -> None:
-    """The file is put out of memory again and again while it is sent; nobody else has to wait for it."""
+    """The file is dropped from the page cache again and again while it is sent; no other client has to wait for it."""
     data = fill(rig, sizes=[900_000] * 30)
     client, other = rig.connect(small_buffers=True), rig.connect()
     is_done = threading.Event()
@@ -166,7 +166,7 @@ def test_data_that_gets_cold_while_it_is_sent_is_warmed_again(rig: ProcessorRig)
 
 
 def still_resident(rig: ProcessorRig) -> bool:
-    """Whether the file system keeps what it is told to forget (tmpfs does)."""
+    """Return whether the file system keeps what it is told to drop, as tmpfs does."""
     forget(rig)
     path = Path(rig.directory) / "orders-0" / f"{0:020}.log"
     fd = os.open(path, os.O_RDONLY)
@@ -252,7 +252,7 @@ def test_a_transport_that_refuses_closes_its_connection(rig: ProcessorRig) -> No
 
 
 def test_readers_and_writers_share_two_processors(tmp_path: Path) -> None:
-    """What many producers write is what consumers read, whoever serves whom."""
+    """Consumers read what many producers write, whichever processor serves them."""
     with ProcessorRig(tmp_path / "logs", processors=2) as rig:
         rig.create("orders", 3)
         expected = [b"%d-%d" % (producer, number) for producer in range(6) for number in range(200)]

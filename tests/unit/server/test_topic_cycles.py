@@ -21,7 +21,7 @@ GROUP = "g"
 AT_ONCE = 20
 CYCLES = 25
 PARTITION_SIZE = 256
-"""Bytes; what the core keeps of a partition is more, what else goes on in a process meanwhile (SQLite's cache) less."""
+"""Bytes: the core keeps more for a partition; other activity in a process, such as SQLite's cache, takes less."""
 SETTINGS: dict[str, object] = {
     "log.segment.delete.delay.ms": 0,
     "offsets.topic.num.partitions": 1,
@@ -38,7 +38,7 @@ def running(tmp_path: Path) -> Iterator[WholeBroker]:
 
 
 def cycle(running: WholeBroker, number: int) -> None:
-    """Topics are made, written, read, committed to, described and deleted; their names are new ones each time."""
+    """Make, write, read, commit to, describe and delete topics, with new names each time."""
     names = [f"t{number}-{at}" for at in range(AT_ONCE)]
     C, P, F, O = M.CreateTopicsRequest, M.ProduceRequest, M.FetchRequest, M.OffsetCommitRequest  # noqa: E741
     create = C(
@@ -62,7 +62,7 @@ def cycle(running: WholeBroker, number: int) -> None:
 
 
 def entries(running: WholeBroker) -> dict[str, int]:
-    """How much there is in each place that knows topics by name or id."""
+    """Return how many entries each place has that knows topics by name or id."""
     broker = running.broker
     logs, topics = broker._logs, broker._topics
     (home,) = logs._homes
@@ -86,7 +86,7 @@ def entries(running: WholeBroker) -> dict[str, int]:
 
 
 def settle(running: WholeBroker, jobs: int) -> None:
-    """What waits for the background: files to be removed, and the checkpoints, which are written once a minute."""
+    """Wait until deleted files are removed, and write the checkpoints, which are otherwise written once a minute."""
     logs = running.broker._logs
     home = Path(logs._homes[0].path)
     wait_until(lambda: len(logs._scheduler._queue) == jobs and not list(home.glob("*-delete")), "files are removed")
@@ -104,13 +104,13 @@ def test_no_registry_knows_a_topic_that_is_gone(running: WholeBroker) -> None:
 
 
 class _Mallinfo2(ctypes.Structure):
-    """Of glibc; `allocated` is its uordblks."""
+    """struct mallinfo2 of glibc; `allocated` is its uordblks."""
 
     _fields_ = [("others", ctypes.c_size_t * 7), ("allocated", ctypes.c_size_t), ("more", ctypes.c_size_t * 2)]
 
 
 def allocated() -> tuple[int, int]:
-    """Blocks of Python's allocator; bytes of malloc, which has what the compiled core takes."""
+    """Return the blocks of Python's allocator and the bytes of malloc, which the compiled core uses."""
     gc.collect()
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):

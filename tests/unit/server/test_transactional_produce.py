@@ -25,7 +25,7 @@ NOW_MS = time.time_ns() // 1_000_000
 
 
 class Coordinator:
-    """Answers what the test wants, and does something else before that."""
+    """A coordinator that gives the answers of the test, and calls something before each."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, list[tuple[str, int]]]] = []
@@ -76,7 +76,7 @@ def batch(sequence: int, *, epoch: int = 0, producer_id: int = PRODUCER, count: 
 def produce(
     client: WireClient, batches: dict[int, bytes], *, version: int = NEWEST, transactional_id: str | None = "mine"
 ) -> list[Any]:
-    """The answers by partition."""
+    """Produce; return the answers by partition."""
     request = M.ProduceRequest(
         transactional_id=transactional_id,
         acks=-1,
@@ -190,7 +190,7 @@ def test_a_transaction_that_ends_while_another_partition_is_asked_about_is_over(
 def test_a_batch_does_not_go_before_one_that_was_refused_while_it_was_asked_about(
     client: WireClient, logs: list[Log], coordinator: Coordinator
 ) -> None:
-    """KAFKA-14884: else the one before it, tried again, would come too late for ever."""
+    """KAFKA-14884: otherwise the batch before it would come too late, however often it is sent again."""
     coordinator.answers[0] = ErrorCode.NOT_ENOUGH_REPLICAS
     assert codes(produce(client, {0: batch(0)})) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     coordinator.answers.clear()

@@ -1,4 +1,4 @@
-"""Transactions through a broker of its own with an unmodified client: what consumers of committed records see."""
+"""Transactions through a broker with an unmodified client: what consumers of committed records see."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write(made: Producer, topic: str, *values: str) -> None:
 
 
 def read(broker: BrokerProcess, topic: str, level: str = "read_committed") -> list[list[str]]:
-    """The values of each partition from its beginning up to what a consumer of that level may see."""
+    """Return the values of each partition up to the end that a consumer of that isolation level may see."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,

@@ -1,4 +1,4 @@
-"""The log cleaner: which log is next, what the checkpoint says, what becomes of a log that cannot be cleaned."""
+"""The log cleaner: which log is cleaned next, what the checkpoint says, what becomes of a log that cannot be."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = CleanerOptions(io_buffer_size=2000)
 
 
 class Broker:
-    """A LogManager over one directory; cleaning is done by the test's own call, but where threads are asked for."""
+    """A LogManager over one directory. The test itself calls the cleaning, unless it asks for threads."""
 
     def __init__(self, home: Path, cleaner: CleanerOptions = SMALL, fs: FileSystem | None = None):
         self.home = home
@@ -65,7 +65,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def fill(log: Log, count: int, keys: int = 20, seed: int = 1) -> dict[bytes, bytes]:
-    """Records with few keys, flushed; the newest of each."""
+    """Append records with few keys, and flush; return the newest value of each key."""
     chance = random.Random(seed)
     newest: dict[bytes, bytes] = {}
     for number in range(count):
@@ -288,7 +288,7 @@ def test_a_disk_that_is_full_is_tried_again_and_a_broken_one_goes_offline(tmp_pa
 
 @pytest.mark.parametrize("how", ["delete", "policy", "stop"])
 def test_a_cleaning_under_way_is_given_up(tmp_path: Path, how: str) -> None:
-    """The throttle lets a byte through in ages: without an abort this would never end."""
+    """The throttle lets hardly a byte through: without the abort the cleaning would never end."""
     broker = Broker(tmp_path / "disk", CleanerOptions(io_buffer_size=2000, io_max_bytes_per_second=1, backoff_ms=1))
     log = broker.create("a")
     fill(log, 300)

@@ -1,4 +1,4 @@
-"""Compaction of one log: what is left of it, for readers, for a restart, in its files."""
+"""Compaction of one log: what readers, a restart and the files show afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> LogHome:
 
 
 def fill(log: Log, count: int, seed: int, codec: Codec = Codec.NONE) -> dict[int, tuple[bytes, bytes | None]]:
-    """Batches of one to five records with few keys; what was written, by offset."""
+    """Append batches of one to five records with few keys; return what was written, by offset."""
     chance = random.Random(seed)
     written: dict[int, tuple[bytes, bytes | None]] = {}
     for _ in range(count):
@@ -64,7 +64,7 @@ def content(log: Log) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def newest_of(written: dict[int, tuple[bytes, bytes | None]], below: int) -> dict[int, tuple[bytes, bytes | None]]:
-    """Of the records below an offset, the newest of each key; all of the others."""
+    """Return the newest record of each key below an offset, and every record from that offset on."""
     last = {key: offset for offset, (key, _) in sorted(written.items()) if offset < below}
     return {at: row for at, row in written.items() if at >= below or last[row[0]] == at}
 

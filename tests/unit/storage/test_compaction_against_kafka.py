@@ -1,4 +1,4 @@
-"""What compaction leaves of a log, by kbroker and by Apache Kafka's own cleaner: the same."""
+"""Compaction by kbroker and by Apache Kafka's own cleaner leaves the same log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kafka() -> Iterator[KafkaCleaner]:
 
 
 class Writer:
-    """Batches of all kinds, one behind the other: with and without keys, values, producers, transactions, codecs."""
+    """Writes batches of all kinds: with and without keys, values, producers, transactions, codecs."""
 
     def __init__(self, seed: int, codec: Codec):
         self.chance = random.Random(seed)
@@ -105,7 +105,7 @@ class Writer:
 
 
 class OldWriter(Writer):
-    """Messages of magic 0 or 1."""
+    """Writes messages of magic 0 or 1."""
 
     def __init__(self, seed: int, codec: Codec, magic: int):
         super().__init__(seed, codec)
@@ -146,7 +146,7 @@ def files(directory: Path, suffix: str) -> dict[str, bytes]:
 
 
 def set_times_of_change(directory: Path, now_ms: int) -> None:
-    """Tombstones of old formats go by them. Segments that were filled just now get one time."""
+    """Give all segments that were just filled one time of change: it decides when tombstones of old formats go."""
     for path in directory.glob("*.log"):
         if path.stat().st_mtime > now_ms / 1000:
             os.utime(path, ns=(now_ms * 1_000_000, now_ms * 1_000_000))

@@ -1,4 +1,4 @@
-"""Compaction loses nothing and mixes nothing when the power is cut, at whatever operation."""
+"""Compaction loses nothing and mixes nothing if the power is cut, at whatever operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads on one log: order, visibility, and no reader ever sees half of anything."""
+"""Many threads on one log: order, visibility, and no reader ever sees half a batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.fixture
 def often() -> Iterator[None]:
-    """Threads of Python take turns as often as they can."""
+    """Have Python's threads take turns as often as they can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -158,7 +158,7 @@ def test_deleting_a_log_ends_its_appends_and_reads_with_an_error(manager: tuple[
 def test_a_log_that_closes_between_two_looks_of_a_reader_is_opened_again(
     tmp_path: Path,
 ) -> None:
-    """It ended the process with a segmentation fault, or the reader got nothing. Deletion does likewise."""
+    """It once ended the process with a segmentation fault, or the reader got nothing. Deletion is like closing here."""
     log = LogHome(tmp_path).create()
     batch = batch_of([b"x" * 100])
     log.append(batch)
@@ -244,7 +244,7 @@ def test_truncation_and_reads_do_not_meet(manager: tuple[LogManager, Log]) -> No
 
 
 class SlowDisk(RealFileSystem):
-    """No fdatasync ends before `go_on` is set; they are counted."""
+    """A disk on which no fdatasync ends before `go_on` is set. It counts them."""
 
     passthrough = False
 
@@ -260,7 +260,7 @@ class SlowDisk(RealFileSystem):
 
 
 def first_flush(log: Log, disk: SlowDisk) -> None:
-    """The one that also makes names and leader epoch durable."""
+    """Make the log's first flush, which also makes names and leader epoch durable."""
     disk.go_on.set()
     log.append(batch_of([b"x"]))
     disk.go_on.clear()
@@ -313,7 +313,10 @@ def test_an_append_that_waits_is_flushed_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["while it is opened", "while it is open"])
 def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_open: bool) -> None:
-    """It began some batches later: a consumer that had read what a power cut took was not told that it had."""
+    """The epoch once began some batches later.
+
+    Therefore a consumer that had read records which a power cut took was not told that they were lost.
+    """
     log = LogHome(tmp_path).create()
     log.append(batch_of([b"first"]))
     batch = batch_of([b"x"])
@@ -326,7 +329,7 @@ def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_ope
             appended.set()
 
     def let_it_append(frame: FrameType, event: str, arg: object) -> Callable[..., object] | None:
-        """Before each line of the log's own code, if it can."""
+        """Let the other thread append, if it can, before each line of log.py."""
         if not frame.f_code.co_filename.endswith("storage/log.py"):
             return None
         appended.wait(0.0005)
@@ -377,7 +380,7 @@ def aborting(tmp_path: Path) -> Log:
 
 
 def read_until_done(log: Log, offset_of: Callable[[], int], done: threading.Event) -> list[int]:
-    """Where something was read and nothing told that it was aborted."""
+    """Read until `done`; return the offsets where records were read without being told as aborted."""
     untold: list[int] = []
     while not done.is_set() and not untold:
         offset = offset_of()
@@ -425,7 +428,7 @@ def test_who_reads_while_segments_are_deleted_is_told_of_what_was_aborted(aborti
 
 
 def test_who_reads_while_segments_are_compacted_is_told_of_what_was_aborted(aborting: Log) -> None:
-    """Two are merged: what is read stands in the second, what tells of it then in one that begins before it."""
+    """Two segments are merged. The records are in the second; their entry is in an index that begins before it then."""
     aborting.update_options(aborting.options._replace(compacted=True, deleted_by_retention=False))
     aborting.flush()
     groups = groups_of(cleanable_segments(aborting), aborting.options.segment_bytes, 1 << 20)
@@ -453,7 +456,7 @@ def test_who_reads_while_segments_are_compacted_is_told_of_what_was_aborted(abor
 
 
 def test_a_lookup_by_time_finds_its_record_while_segments_are_compacted(tmp_path: Path) -> None:
-    """It looked into a compressed batch at a place of the segment that was there before, or failed."""
+    """The lookup once searched a compressed batch at a position of the replaced segment, or failed."""
     log = LogHome(tmp_path, options=LogOptions(segment_bytes=400, compacted=True, deleted_by_retention=False)).create()
     now_ms = log.context.clock.wall_ms()
     wanted = []

@@ -1,6 +1,6 @@
 """What is promised is there after the power was cut at any operation, and after the process was killed.
 
-The campaign itself is proved by faults: each is planted in what it runs, and it has to find it.
+The campaign itself is proved by faults: each is planted in the code that it runs, and the campaign has to find it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.log.producers import ProducerTable
 from kbroker._core.log.compaction.segment_copy import SegmentCopy
+from kbroker._core.log.producers import ProducerTable
 from kbroker.storage import checkpoints, compaction, recovery
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
@@ -65,7 +65,7 @@ def test_a_leader_epoch_survives_with_the_records_that_it_covers(tmp_path: Path,
 
 
 class NoSyncBeforeRename(CrashFileSystem):
-    """What is to take the place of a file is not synced before."""
+    """Fault: a file is not synced before it is renamed over another one."""
 
     def fdatasync(self, fd: int) -> None:
         if not os.readlink(f"/proc/self/fd/{fd}").endswith((".tmp", ".cleaned")):  # noqa: PTH115
@@ -73,7 +73,7 @@ class NoSyncBeforeRename(CrashFileSystem):
 
 
 class NoSyncOfSwaps(CrashFileSystem):
-    """The names of a swap are left to the kernel."""
+    """Fault: the names of a swap are not synced."""
 
     def sync_directory(self, path: str) -> None:
         if not any(name.endswith((".swap", ".cleaned", ".deleted")) for name in self.list_directory(path)):
@@ -81,7 +81,7 @@ class NoSyncOfSwaps(CrashFileSystem):
 
 
 class AckBeforeSync(CrashFileSystem):
-    """Records are answered as if they were synced."""
+    """Fault: appends are acknowledged as if they were synced."""
 
     def fdatasync(self, fd: int) -> None:
         if not os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):  # noqa: PTH115
@@ -89,7 +89,7 @@ class AckBeforeSync(CrashFileSystem):
 
 
 class NoSyncOfNewNames(CrashFileSystem):
-    """A segment's first flush syncs its bytes, and nothing that leads to them."""
+    """Fault: a segment's first flush syncs its bytes, but not the names that lead to them."""
 
     def sync_directory(self, path: str) -> None:
         if path == str(self.root) or Path(path).parent == self.root:
@@ -97,7 +97,7 @@ class NoSyncOfNewNames(CrashFileSystem):
 
 
 def trust_indexes(patch: pytest.MonkeyPatch) -> None:
-    """Recovery takes the indexes that it finds."""
+    """Fault: recovery takes the indexes that it finds."""
     write_index = LogLoader._write_index
 
     def only_missing(self: LogLoader, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
@@ -108,12 +108,12 @@ def trust_indexes(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint_first(patch: pytest.MonkeyPatch) -> None:
-    """The recovery point says what will be flushed."""
+    """Fault: the recovery point includes what is not flushed yet."""
     patch.setattr(Log, "recovery_point", property(lambda log: log.log_end_offset))
 
 
 def forget_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    """What is appended while a swap is under way is gone after it."""
+    """Fault: records that are appended during a swap are gone after it."""
     replace_segments = Log.replace_segments
 
     def replace(self: Log, segment: Segment, before_offset: int, history: int) -> bool:
@@ -126,7 +126,7 @@ def forget_meanwhile(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_newest(patch: pytest.MonkeyPatch, *, of_old: bool = False) -> None:
-    """Compaction loses the last batch that it copies."""
+    """Fault: compaction loses the last batch that it copies."""
     copy_segment: Callable[..., SegmentCopy] = compaction.copy_segment
 
     def copy(*arguments: object, **options: object) -> object:
@@ -142,17 +142,17 @@ def drop_newest(patch: pytest.MonkeyPatch, *, of_old: bool = False) -> None:
 
 
 def drop_newest_message(patch: pytest.MonkeyPatch) -> None:
-    """The same of messages of magic 0 and 1 only."""
+    """Fault: compaction loses the last message that it copies, of magic 0 and 1 only."""
     drop_newest(patch, of_old=True)
 
 
 def ignore_aborts(patch: pytest.MonkeyPatch) -> None:
-    """The cleaner takes what was aborted for committed."""
+    """Fault: the cleaner takes aborted records for committed ones."""
     patch.setattr(compaction, "_aborted_transactions", lambda log: [])
 
 
 def forget_aborts(patch: pytest.MonkeyPatch) -> None:
-    """Recovery empties `.txnindex`."""
+    """Fault: recovery empties `.txnindex`."""
     write = LogLoader._write_aborted
     patch.setattr(
         LogLoader,
@@ -162,7 +162,7 @@ def forget_aborts(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
-    """Snapshots say nothing of open transactions."""
+    """Fault: snapshots do not include open transactions."""
     load = recovery.load_snapshot
 
     def load_and_forget(*arguments: Any) -> ProducerTable | None:
@@ -175,7 +175,7 @@ def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:
-    """A partition.metadata that is torn stays so."""
+    """Fault: a torn partition.metadata is not written again."""
     patch.setattr(checkpoints, "load_topic_id", lambda *_: TOPIC_ID)
 
 

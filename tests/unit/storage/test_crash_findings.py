@@ -1,4 +1,4 @@
-"""What the crash campaign has found in the storage, each in its smallest form."""
+"""What the crash campaign has found in the storage, each finding in its smallest form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def watched_home(tmp_path: Path, options: LogOptions = SMALL) -> tuple[LogHome, 
 
 
 def logs_of(path: Path, fs: CrashFileSystem | None = None) -> LogManager:
-    """What a start finds, where the cluster knows of one topic."""
+    """Start on a directory, with one topic known to the cluster; return the logs."""
     logs = LogManager(StorageOptions((str(path),), flusher_threads=0), fs=fs, clock=ManualClock())
     known: dict[TopicPartition, tuple[UUID, LogOptions]] = {ORDERS: (TOPIC_ID, SMALL)}
     logs.start(known.get, background=False)
@@ -144,7 +144,10 @@ def test_retention_goes_after_the_names_of_what_stays_and_takes_unflushed_ones_d
 def test_of_segments_that_a_recovery_looks_at_retention_takes_one_durably_before_the_next(
     tmp_path: Path, is_rolled: bool, written: int, count: int, is_looked_at: bool
 ) -> None:
-    """A later one gone and an earlier one back are a hole, at which recovery ends: offsets would be given twice."""
+    """If a later segment were gone and an earlier one back, recovery would end the log at the gap.
+
+    Offsets would be given out twice then.
+    """
     home, fs = watched_home(tmp_path)
     log = home.create()
     for _ in range(6):
@@ -288,7 +291,7 @@ def test_a_topic_id_that_a_power_cut_has_torn_is_written_again(tmp_path: Path, t
 
 
 def home_from_kafka(tmp_path: Path, behind: bytes) -> LogHome:
-    """A committed record, a newer one of its key in a transaction, and in the next segment one batch."""
+    """A log with a committed record, one of the same key in an open transaction, and `behind` in another segment."""
     home = LogHome(tmp_path, options=LogOptions(compacted=True, deleted_by_retention=False))
     committed = encode_batch([(NOW, b"key", b"committed")], leader_epoch=0)
     newer = encode_batch(
@@ -313,7 +316,7 @@ def test_what_is_aborted_behind_the_cleaned_segments_takes_the_place_of_nothing(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_is_undecided_takes_the_place_of_nothing(tmp_path: Path, clean: bool) -> None:
-    """Kafka may abort it when it has the log back."""
+    """Kafka may still abort the transaction once it has the log back."""
     home = home_from_kafka(tmp_path, encode_batch([(NOW, b"other", b"1")], base_offset=2, leader_epoch=0))
     log = home.reopen(clean=clean)
     assert clean_log(log, DedupeMap(1 << 10), 0, 1000).next_dirty_offset == 0

@@ -1,4 +1,4 @@
-"""Whose a log directory is, and directories that are damaged, foreign or not there: one clear line each."""
+"""The owner of a log directory, and directories that are damaged, foreign or missing: one clear line for each."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def two(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def start_without_one(two: list[Path]) -> LogManager:
-    """The first is a file now."""
+    """Start a broker after the first directory was replaced by a file."""
     two[0].rename(two[0].with_name("elsewhere"))
     two[0].write_text("")
     logs = manager(*two)
@@ -175,7 +175,7 @@ def test_a_directory_that_is_bad_at_the_start_is_left_out_while_others_are_good(
 
 
 class Unreadable(RealFileSystem):
-    """One file cannot be read."""
+    """A file system with one file that cannot be read."""
 
     def __init__(self, path: Path):
         self._path = str(path)

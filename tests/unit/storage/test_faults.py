@@ -99,7 +99,7 @@ CREATES_OF_A_ROLL = (names.LOG, names.INDEX, names.TIME_INDEX)
 
 
 class NoRoomFor:
-    """That file cannot be made for a while."""
+    """A file system on which a given file cannot be made for a while."""
 
     def __init__(self, name: str):
         self.name = name
@@ -110,7 +110,7 @@ class NoRoomFor:
 
 
 def with_a_failed_roll(home: LogHome, fault: NoRoomFor) -> Log:
-    """A log that could not roll at offset 5 and took three more records that still fitted."""
+    """Return a log that could not roll at offset 5 and took three more records that still fitted."""
     log = home.create()
     for at in range(5):
         log.append(batch_of([b"%d" % at]))
@@ -174,7 +174,7 @@ def test_a_kill_between_a_roll_and_its_indexes_leaves_the_log_whole(tmp_path: Pa
 
 
 class SlowWrites(RealFileSystem):
-    """A write takes longer than appends on a network thread should wait for."""
+    """A file system on which a write takes longer than appends on a network thread should wait."""
 
     passthrough = False
     is_slow = False
@@ -211,7 +211,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 
 
 class Breaks:
-    """The n-th call of that name fails, and all that follow do not."""
+    """Makes the n-th call of a given name fail, and no other call."""
 
     def __init__(self, call: str, code: int = errno.EIO):
         self.call = call
@@ -367,7 +367,7 @@ def test_a_read_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
 
 
 class UnreadableLogs(RealFileSystem):
-    """Every .log has a hundred bytes that cannot be read: EIO, from the system itself."""
+    """A file system on which a hundred bytes of every .log cannot be read: EIO, from the kernel itself."""
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         return super().open("/proc/self/mem" if path.endswith(names.LOG) else path, flags, mode)

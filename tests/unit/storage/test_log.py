@@ -100,7 +100,7 @@ def test_offsets_by_time_are_of_the_first_record_that_late(home: LogHome) -> Non
 def test_lookups_by_time_are_exact_whichever_offset_of_the_batch_an_index_has(
     home: LogHome, entries: str, codec: int
 ) -> None:
-    """Ours had the offset of the first record with the largest time, before they had the batch's last one."""
+    """Our entries once had the offset of the first record with the largest time; now they have the batch's last one."""
     log = home.create()
     times = [1000 + at * 6 + step for at in range(40) for step in (3, 9, 0, 9, 5)]
     for at in range(0, len(times), 5):
@@ -278,7 +278,7 @@ def test_only_flushed_records_are_seen_where_that_is_asked_for(tmp_path: Path) -
 
 
 def test_a_log_that_is_opened_asks_for_a_flush_of_what_is_there_and_of_no_more(tmp_path: Path) -> None:
-    """Where only flushed records are seen."""
+    """With log.flush.visibility=flushed."""
     home = LogHome(tmp_path, options=LogOptions(flushed_visibility=True))
     log = home.create()
     log.append(batch_of([b"x"]))

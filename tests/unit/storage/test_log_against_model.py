@@ -98,7 +98,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(retention_bytes=st.sampled_from([-1, 0, 3000]))
     def retain(self, retention_bytes: int) -> None:
-        """Whole segments, oldest first; the log is not made smaller than it may be."""
+        """Remove whole segments, the oldest first, while the log does not get smaller than allowed."""
         before, size = self.model.start_offset, self.log.size
         self.log.update_options(
             LogOptions(

@@ -48,7 +48,7 @@ class Broker:
             self.running = None
 
     def kill(self) -> None:
-        """As far as the files know: nothing is closed, nothing written down."""
+        """Kill the broker, as far as the files can tell: nothing is closed or written."""
         assert self.running is not None
         self.running.abandon()
         self.running = None
@@ -95,7 +95,7 @@ def test_a_clean_stop_leaves_the_mark_and_the_next_start_takes_it(broker: Broker
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_nothing_is_left_of_a_broker_that_ended(broker: Broker, tmp_path: Path, clean: bool) -> None:
-    """Also of the files that wait for the end of their delay."""
+    """That includes files that wait for the end of their delay."""
     logs = broker.start()
     for topic in ("orders", "bills"):
         logs.create(topic, TOPIC_ID, 0, OPTIONS).append(batch_of([b"1"]))
@@ -146,7 +146,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Bro
 
 
 def test_a_deleted_log_gives_its_descriptors_and_so_its_space_back_at_once(broker: Broker, tmp_path: Path) -> None:
-    """Not when the collector of cycles comes by, which on a quiet broker is never."""
+    """They are not kept until the garbage collector runs, which it never does on a quiet broker."""
     logs = broker.start()
     gc.disable()
     try:
@@ -161,7 +161,7 @@ def test_a_deleted_log_gives_its_descriptors_and_so_its_space_back_at_once(broke
 
 
 def files_held(folder: Path) -> list[str]:
-    """What this process has open below `folder`."""
+    """Return the files below `folder` that this process has open."""
     held = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
@@ -319,7 +319,7 @@ def test_a_stop_that_had_no_time_leaves_no_clean_mark(broker: Broker, tmp_path: 
 
 @pytest.mark.parametrize("damage", ["gone", "half", "empty"])
 def test_lost_recovery_points_lose_no_record(broker: Broker, tmp_path: Path, damage: str) -> None:
-    """Not even behind a gap: nobody knows how far the log was on the disk."""
+    """Records behind a gap stay too: nobody knows how far the log was flushed."""
     broker.options = StorageOptions((str(tmp_path / "a"),), flusher_threads=1)
     broker.known[ORDERS] = TOPIC_ID, OPTIONS
     log = broker.start().create("orders", TOPIC_ID, 0, OPTIONS)
@@ -376,7 +376,7 @@ def test_a_program_may_have_deletion_policies_of_its_own(tmp_path: Path) -> None
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file_after_a_restart(broker: Broker) -> None:
-    """Messages of magic 0 have none; Kafka takes the time of the file's last change, too."""
+    """Messages of magic 0 have no timestamps; Kafka takes the time of the file's last change, too."""
     options = OPTIONS._replace(retention_ms=60_000)
     broker.known[ORDERS] = TOPIC_ID, options
     log = broker.start().create("orders", TOPIC_ID, 0, options)

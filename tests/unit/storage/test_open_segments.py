@@ -1,4 +1,4 @@
-"""The bound on descriptors of closed segments."""
+"""The limit on the descriptors of closed segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.logs import LogHome, batch_of, read_all
 
 
 def log_of(path: Path, count: int, opened: OpenSegments) -> Log:
-    """So many batches, seven in a segment; `opened` bounds the descriptors."""
+    """Return a log of that many batches, seven in a segment; `opened` limits its descriptors."""
     home = LogHome(path, options=LogOptions(segment_bytes=500))
     home.open_segments = opened
     home.context.on_segment_opened = opened.add
@@ -53,7 +53,7 @@ def test_few_descriptors_are_few_open_segments(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_was_just_opened_is_not_the_one_to_close(tmp_path: Path) -> None:
-    """Found by the model: entered twice, it was passed over once and closed the second time, before it was read."""
+    """A segment that was added twice was once passed over the first time and closed the second, before it was read."""
     opened = OpenSegments(1)
     log = log_of(tmp_path, 20, opened)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_segment_that_was_just_opened_is_not_the_one_to_close(tmp_path: Path) 
 
 
 class _WriteOnly(RealFileSystem):
-    """A file whose name ends so is opened for writing: it cannot be mapped."""
+    """A file system that opens files with a given ending for writing only: they cannot be mapped."""
 
     suffix = "none"
 
@@ -103,7 +103,7 @@ def test_a_time_index_of_the_active_segment_that_cannot_be_mapped_is_an_error(tm
 
 
 def test_indexes_are_on_the_device_before_their_segment_is_closed(tmp_path: Path) -> None:
-    """Its records were flushed while it was the active one, and its indexes were not: recovery would trust them."""
+    """Records of a segment were flushed while it was active, but not its indexes: recovery would trust these."""
     (tmp_path / "disk").mkdir()
     fs = CrashFileSystem(tmp_path / "disk")
     home = LogHome(tmp_path / "disk", fs=fs, options=LogOptions(index_interval_bytes=0))
@@ -127,7 +127,7 @@ def test_indexes_are_on_the_device_before_their_segment_is_closed(tmp_path: Path
 
 
 def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> None:
-    """The setting was less when the active segment's index was mapped, with room for all that it might become then."""
+    """The active segment's index was mapped, with room for its largest size, when the setting was smaller."""
     small = LogOptions(index_interval_bytes=0, index_max_bytes=8 * 100)
     log = LogHome(tmp_path, options=small).create()
     for at in range(90):
@@ -143,7 +143,7 @@ def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> N
 
 
 def test_a_reader_that_comes_too_late_leaves_no_file_of_a_deleted_segment(tmp_path: Path) -> None:
-    """Retention took the segment between the look that wanted its index and the opening of that."""
+    """Retention took the segment after a reader had found that it needs the index, and before the index was opened."""
     home = LogHome(tmp_path, options=LogOptions(segment_bytes=300))
     log = home.create()
     for _ in range(10):

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.base.build_info import BUILD
-from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.log.producers import ProducerTable, limit_memory, memory
+from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.storage.options import LogOptions
@@ -93,7 +93,7 @@ def test_sequences_wrap_to_zero() -> None:
     "time", [lambda at: at, lambda at: 0, lambda at: LAST - at, lambda at: LAST << 31 if at == 99 else 0]
 )
 def test_memory_is_bounded_and_the_longest_silent_go_first(time: Callable[[int], int]) -> None:
-    """Whatever the producers say of their time."""
+    """The timestamps that producers send do not matter."""
     table = ProducerTable(maximum=100)
     for at in range(10_000):
         table.remember(at, 0, 0, 1, at, time(at))
@@ -229,7 +229,7 @@ def test_memory_of_a_hundred_thousand_producers_is_bounded_and_goes_when_they_ex
 
 @pytest.fixture
 def little_memory() -> Iterator[int]:
-    """All tables together may take so many bytes more than now."""
+    """Limit the memory of all tables together to so many bytes more than now."""
     gc.collect()  # what other tests have left would go meanwhile
     more = 1 << 20
     limit_memory(memory() + more)
@@ -279,7 +279,7 @@ def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:
 
 
 def test_chosen_producer_ids_do_not_meet_in_one_place_of_the_table() -> None:
-    """Fibonacci hashing without a secret put all of these into one place."""
+    """Fibonacci hashing without a secret would put all these ids into one place."""
     inverse = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
     chosen = [made for number in range(1 << 15) if (made := (number << 47 | number) * inverse % (1 << 64)) < 1 << 63]
     table = ProducerTable(len(chosen) + 1)

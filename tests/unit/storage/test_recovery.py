@@ -1,4 +1,4 @@
-"""What an unclean stop may leave in the files, and what recovery makes of it."""
+"""What an unclean stop may leave in the files, and how recovery repairs it."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_an_unreadable_file_is_an_error_and_not_an_empty_log(tmp_path: Path) -> 
 
 
 def old_message(offset: int, magic: int, value: bytes) -> bytes:
-    """Magic 0 and 1 as Kafka wrote them: offset, size, crc, magic, attributes, (timestamp,) key, value."""
+    """Return a message of magic 0 or 1 as in Kafka: offset, size, crc, magic, attributes, (timestamp,) key, value."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5000 + offset) if magic else b"")
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     body = struct.pack(">I", zlib.crc32(body)) + body
@@ -253,7 +253,7 @@ def test_a_log_of_old_messages_is_served_and_looked_up(home: LogHome) -> None:
 
 
 def without_one_in_the_middle(home: LogHome) -> list[bytes]:
-    """A log of which compaction, say, has emptied one segment; what it still holds."""
+    """Empty one segment in the middle of a log, as compaction does; return what the log still holds."""
     log = home.create()
     fill(log, 60)
     segments = sorted(home.log_path.glob("*.log"))

@@ -1,4 +1,4 @@
-"""Which segments may go: values in, a number out."""
+"""Which segments may go: pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.options import LogOptions
-from kbroker.storage.retention import LogView, Candidate, below_log_start, larger_than, older_than, policies_for
+from kbroker.storage.retention import Candidate, LogView, below_log_start, larger_than, older_than, policies_for
 from tests.kit.logs import LogHome, batch_of, read_all
 
 SEGMENTS = tuple(Candidate(at * 10, at * 10 + 10, 100, 1000 + at) for at in range(4))
@@ -86,7 +86,7 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_what_is_appended_while_a_log_is_emptied_stays(tmp_path: Path) -> None:
-    """It was deleted with the segment that it had come to, though it had been acknowledged."""
+    """An acknowledged record was once deleted together with the segment that it was appended to."""
     home = LogHome(tmp_path, options=LogOptions(retention_ms=60_000))
     log = home.create()
     log.append(batch_of([b"old"], home.clock.now_ms))

@@ -1,4 +1,4 @@
-"""Transactions with an epoch of their own in one log (KIP-890, part 2): what begins and ends them."""
+"""Transactions with their own epoch in one log (KIP-890, part 2): what begins and ends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions in one log: markers, what is fenced, what is stable, what was aborted (KIP-98, KIP-360, KIP-890)."""
+"""Transactions in one log: markers, fencing, last stable offset, aborted transactions (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 
 
 def aborted_of(log: Log) -> list[tuple[int, int, int, int]]:
-    """What the files tell."""
+    """Return the aborted transactions in the log's .txnindex files."""
     found = []
     for path in sorted(Path(log.path).glob("*.txnindex")):
         assert path.stat().st_size % names.ABORTED_TRANSACTION.size == 0
@@ -160,7 +160,7 @@ def test_a_marker_breaks_the_guards_of_its_producer_only(tmp_path: Path) -> None
 
 
 def test_what_was_asked_about_and_not_appended_keeps_later_sequences_back(tmp_path: Path) -> None:
-    """KAFKA-14884: of an unknown producer any sequence would do."""
+    """KAFKA-14884: without this, a batch of an unknown producer could have any sequence."""
     log = LogHome(tmp_path).create()
     guard = log.verify(7, 0, 5)
     assert log.verify(7, 0, 3) == guard
@@ -203,7 +203,7 @@ def test_deleted_records_are_stable(log: Log) -> None:
 
 
 def segmented(tmp_path: Path, fs: FileSystem | None = None) -> tuple[LogHome, Log]:
-    """One transaction over three segments, aborted in the last; others end in between."""
+    """A log with a transaction over three segments, aborted in the last one; other transactions end in between."""
     home = LogHome(
         tmp_path, fs or RealFileSystem(), options=LogOptions(verify_transactions=False, index_interval_bytes=0)
     )
@@ -259,7 +259,7 @@ def test_a_restart_knows_what_is_open_and_what_was_aborted(tmp_path: Path, resta
 
 
 def test_what_is_read_again_may_end_what_began_where_nothing_is(tmp_path: Path) -> None:
-    """Segments below the recovery point are trusted, and no snapshot tells what was open behind them."""
+    """Segments below the recovery point are trusted, and no snapshot tells what was open at their end."""
     home, log = segmented(tmp_path)
     before = log.active_producers()
     log.flush()
@@ -284,7 +284,7 @@ def test_an_index_of_aborted_transactions_with_half_an_entry_is_made_anew(tmp_pa
 
 
 def test_a_snapshot_from_before_the_log_is_not_taken(tmp_path: Path) -> None:
-    """The marker may stand in what was deleted since: the transaction would never end."""
+    """The marker may have been in records that were deleted since: the transaction would never end."""
     home = LogHome(tmp_path, options=UNVERIFIED)
     log = home.create()
     log.append(batch(1, 0))
@@ -365,7 +365,7 @@ def test_closed_segments_tell_what_was_aborted(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_read_may_need_more_segments_than_are_kept_open(tmp_path: Path) -> None:
-    """They closed one another's files for ever."""
+    """Such reads once closed each other's files for ever."""
     home = LogHome(tmp_path, options=UNVERIFIED)
     log = home.create()
     log.append(batch(1, 0))
@@ -384,7 +384,7 @@ def test_a_read_may_need_more_segments_than_are_kept_open(tmp_path: Path) -> Non
 
 
 def aborted_after_power_cuts(fs: CrashFileSystem, tmp_path: Path) -> Iterator[list[tuple[int, int, int, int]]]:
-    """What the first segment's .txnindex may tell when the power goes now."""
+    """Yield what the first segment's .txnindex may hold after a power cut now."""
     for seed in range(20):
         fs.after_power_cut(fs.position, seed, tmp_path / f"{seed}")
         index = tmp_path / f"{seed}" / "orders-0" / names.file_name(0, names.TRANSACTION_INDEX)
@@ -437,7 +437,7 @@ def test_entries_are_on_the_device_when_their_log_is_closed(tmp_path: Path) -> N
 
 
 def test_what_a_recovery_makes_of_closed_segments_is_on_the_device_before_they_are_trusted(tmp_path: Path) -> None:
-    """Also that there is no index where nothing was aborted: one that is there tells of what has been cut off."""
+    """If nothing was aborted, the absence of the index is durable too: an old one tells of what has been cut off."""
     disk = tmp_path / "disk"
     disk.mkdir()
     fs = CrashFileSystem(disk)
@@ -455,7 +455,7 @@ def test_what_a_recovery_makes_of_closed_segments_is_on_the_device_before_they_a
 
 
 class NoRoomForEntries(RealFileSystem):
-    """Half an entry of .txnindex fits."""
+    """A file system with space for half an entry of .txnindex."""
 
     passthrough = False
 
@@ -511,7 +511,7 @@ def test_an_index_whose_first_entry_came_late_is_read_though_older_segments_are_
 
 
 def test_what_is_open_costs_an_append_nothing_whatever_else_is() -> None:
-    """A transaction that hangs keeps neither memory nor time of those that come and go behind it."""
+    """A transaction that hangs takes neither memory nor time from transactions that begin and end after it."""
     table = ProducerTable()
     table.remember(1_000_000, 0, 0, 1, 0, 0, transactional=True)
     offset = 1
@@ -550,7 +550,7 @@ def test_a_producer_in_a_transaction_is_not_forgotten() -> None:
 
 
 def test_a_snapshot_from_before_the_first_segment_is_not_taken(tmp_path: Path) -> None:
-    """The end of a transaction that it knows as open may have stood between."""
+    """The end of a transaction that the snapshot has as open may have come between the snapshot and the log."""
     home = LogHome(tmp_path, options=UNVERIFIED)
     log = home.create()
     log.append(batch(1, 0))

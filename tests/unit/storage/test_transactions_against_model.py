@@ -1,4 +1,4 @@
-"""A log with several transactional producers tells what a plain list of what was appended tells."""
+"""A log with several transactional producers shows the same as a plain list of what was appended."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.learn()
 
     def learn(self) -> None:
-        """The log tells only what it holds: a producer may have lost its last batches."""
+        """Take over the log's state: a producer may have lost its last batches."""
         for producer in self.log.active_producers():
             if producer.producer_id in self.epochs:
                 self.epochs[producer.producer_id] = producer.producer_epoch

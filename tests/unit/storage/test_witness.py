@@ -1,4 +1,4 @@
-"""A bit of a small file without a check sum has flipped: nothing is deleted, fenced or cut that the log contradicts."""
+"""After a bit flip in a small file without a check sum, nothing is deleted, fenced or cut against what the log says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.logs import LogHome, batch_of, read_all
 
 NOW = 1_700_000_000_000
 OPTIONS = LogOptions(segment_bytes=1500, index_interval_bytes=200)
-"""Default retention among them."""
+"""Includes the default retention."""
 TIME_ENTRY = struct.Struct(">qi")
 
 
@@ -45,7 +45,7 @@ def expected(count: int, first: int = 0) -> list[bytes]:
 
 
 def stop(log: Log, home: LogHome) -> None:
-    """Cleanly, with the checkpoints that a manager would write."""
+    """Stop the log cleanly, and write the checkpoints that a manager would write."""
     home.start_offset, home.recovery_point = log.checkpointed_start_offset, log.log_end_offset
     log.close()
 
@@ -225,7 +225,7 @@ def transactional(producer_id: int, sequence: int) -> bytes:
 
 
 def fill_with_transactions(log: Log, rounds: int) -> None:
-    """Producer 1 aborts each second of its transactions, 2 and 3 are open over several of them."""
+    """Let producer 1 abort every second of its transactions, while 2 and 3 are open over several of them."""
     for at in range(rounds):
         log.append(transactional(1, 2 * at))
         log.append(transactional(2 + at % 2, at // 2))

@@ -1,4 +1,4 @@
-"""The transaction coordinator on partitions in memory: what producers hear, and what is written when."""
+"""The transaction coordinator on partitions in memory: the answers to producers, and what is written when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeHome = Callable[..., Home]
 
 
 def written(home: Home) -> list[str]:
-    """The states in the log, in order."""
+    """Return the states in the log, in order."""
     return [
         "tombstone" if value is None else str(decode_value("id", value).state) for _, value in home.replica.records()
     ]
@@ -192,7 +192,7 @@ def test_a_change_that_the_log_refuses_did_not_happen(home: Home, refusal: Error
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_error_at_any_append_leaves_a_producer_that_can_go_on(make_home: MakeHome, late: bool) -> None:
-    """Whichever append of a transaction fails, refused at once or later: asked again, it ends as it should."""
+    """Whichever append of a transaction fails, refused at once or later: a retry ends the transaction as it should."""
     for failing in range(8):
         home = make_home()
         home.fail_append(failing, late)
@@ -343,7 +343,7 @@ def test_a_transaction_is_as_old_as_it_is_whatever_the_clock_is_set_to(home: Hom
 
 
 def test_a_transaction_that_began_in_the_future_gets_its_whole_time_after_a_restart(home: Home) -> None:
-    """The clock was wrong, and was set back: what the log says of its begin is all there is."""
+    """The clock was wrong, and was set back: the log has the only record of when the transaction began."""
     who = home.producer(timeout_ms=15_000)
     home.add(who, A)
     home.clock.set_by_ms = -3_600_000

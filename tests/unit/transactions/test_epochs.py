@@ -31,7 +31,7 @@ def in_use(home: Home) -> Who:
 
 
 def used_up(home: Home) -> Who:
-    """A producer with the last epoch of its id."""
+    """Return a producer with the last epoch of its id."""
     home.producer()
     home.coordinator.shards._shards[0].transactions["id"].producer_epoch = LAST_CLIENT_EPOCH - 1
     return home.producer()
@@ -187,7 +187,7 @@ def test_a_producer_that_does_not_know_how_it_ended_asks_for_an_epoch(home: Home
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("late", [False, True])
 def test_an_error_at_any_append_leaves_a_producer_that_can_go_on(make_home: MakeHome, late: bool, used: bool) -> None:
-    """Whichever append of two transactions fails, refused at once or later: asked again, both end as they should."""
+    """Whichever append of two transactions fails, refused at once or later: a retry ends both as it should."""
     for failing in range(7):
         home = make_home()
         who = used_up(home) if used else home.producer()

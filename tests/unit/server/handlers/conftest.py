@@ -22,7 +22,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def ask(cluster: Cluster) -> Ask:
-    """ask(api key, version, message): the broker's answer."""
+    """A function: ask(api key, version, message) returns the broker's answer."""
     services = services_on(cluster)
 
     def ask(api_key: ApiKey, version: int, message: Any, caller: Caller | None = None) -> Any:

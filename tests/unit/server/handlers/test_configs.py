@@ -43,7 +43,7 @@ def describe(ask: Ask, resource_type: int, name: str, *keys: str) -> dict[str, t
 
 
 def test_the_same_that_is_asked_twice_is_answered_once(ask: Ask) -> None:
-    """Else a small request could have an answer of any size."""
+    """Otherwise a small request could have an answer of any size."""
     one, other = ["retention.ms", "segment.ms"], ["segment.ms", "retention.ms"]
     asked = [("a", one), ("b", None), ("a", other), ("b", []), ("a", ["segment.ms"])]
     resources = [

@@ -1,5 +1,7 @@
-"""Groups of the newer protocol (KIP-848) over a real connection; what they answer is compared with Kafka 4.3 in
-tests/compat/test_consumer_group_oracle.py."""
+"""Groups of the newer protocol (KIP-848) over a real connection.
+
+tests/compat/test_consumer_group_oracle.py compares their answers with Kafka 4.3.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.kit.wire import WireClient
 
 
 def join(client: WireClient, version: int, group_id: str, member_epoch: int = 0) -> int:
-    """The error of a heartbeat."""
+    """Join with a heartbeat; return its error."""
     message = M.ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id="m",

@@ -19,7 +19,7 @@ from tests.kit.wire import WireClient
 
 @pytest.fixture
 def topic(broker: SmallBroker, client: WireClient) -> str:
-    """One with six records in three batches, and an empty partition."""
+    """A topic with six records in three batches, and an empty partition."""
     name = broker.new_name()
     broker.create_topic(name, 2)
     for _ in range(3):
@@ -28,7 +28,7 @@ def topic(broker: SmallBroker, client: WireClient) -> str:
 
 
 def delete(client: WireClient, version: int, topic: str, partition_id: int, offset: int) -> tuple[int, int]:
-    """(error code, low watermark)"""
+    """Delete records; return (error code, low watermark)."""
     part = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition_id, offset=offset)
     asked = M.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[part])
     response = client.call(ApiKey.DELETE_RECORDS, version, M.DeleteRecordsRequest(topics=[asked], timeout_ms=1000))
@@ -53,7 +53,7 @@ def test_the_log_starts_where_it_was_told_to(client: WireClient, topic: str, ver
 def test_a_request_is_one_checkpoint_whatever_it_names(
     client: WireClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a partition that is named again and again, the last offset counts."""
+    """For a partition that is named several times, the last offset counts."""
     written: list[str] = []
     write = OpenDirectory.write_start_offsets
 

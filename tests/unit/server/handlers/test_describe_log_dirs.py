@@ -1,4 +1,4 @@
-"""DescribeLogDirs over a broker's own files; what Kafka answers: tests/oracle/scenarios/log_dirs.py."""
+"""DescribeLogDirs over a broker's own files. tests/oracle/scenarios/log_dirs.py has Kafka's answers."""
 
 from __future__ import annotations
 

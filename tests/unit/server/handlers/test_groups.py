@@ -1,4 +1,4 @@
-"""The APIs of groups and offsets on a broker of their own, every version of each."""
+"""The APIs of groups and offsets, every version of each, on a broker that a test has for itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def joining(group: str, member_id: str = "", **fields: Any) -> M.JoinGroupReques
 
 
 def join(client: WireClient, group: str, version: int = 9, **fields: Any) -> Any:
-    """As a client does: when it is given an id it comes back with it."""
+    """Join as a client does: join again with the id that the first answer gives."""
     answer = client.call(ApiKey.JOIN_GROUP, version, joining(group, **fields))
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         answer = client.call(ApiKey.JOIN_GROUP, version, joining(group, answer.member_id, **fields))
@@ -69,7 +69,7 @@ def syncing(group: str, member_id: str, generation: int = 1, version: int = 5, *
 
 
 def form(client: WireClient, group: str, **fields: Any) -> str:
-    """A stable group of one; returns its member id."""
+    """Make a stable group of one; return its member id."""
     member_id: str = join(client, group, **fields).member_id
     instance = fields.get("group_instance_id")
     assert client.call(ApiKey.SYNC_GROUP, 5, syncing(group, member_id, group_instance_id=instance)).error_code == 0
@@ -112,7 +112,7 @@ def fetch(client: WireClient, group: str, partitions: dict[str, list[int]] | Non
 
 
 def old_offsets(client: WireClient, group: str, partitions: dict[str, list[int]]) -> list[tuple[object, ...]]:
-    """What OffsetFetch 0 says, in its order."""
+    """Return what OffsetFetch 0 answers, in its order."""
     R = M.OffsetFetchRequest
     listed = [R.OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in partitions.items()]
     answer = client.call(ApiKey.OFFSET_FETCH, 0, R(group_id=group, topics=listed))
@@ -407,7 +407,7 @@ def test_groups_are_described(client: WireClient, group: str, version: int) -> N
 
 
 def test_a_group_that_is_named_twice_is_described_and_fetched_once(client: WireClient, group: str) -> None:
-    """Else a small request could have an answer of any size."""
+    """Otherwise a small request could have an answer of any size."""
     commit(client, group, {(TOPIC, 0): 1})
     described = client.call(ApiKey.DESCRIBE_GROUPS, 5, M.DescribeGroupsRequest(groups=[group, "other", group])).groups
     assert [each.group_id for each in described] == [group, "other"]

@@ -15,7 +15,7 @@ from tests.kit.wire import WireClient
 
 
 def ask(client: WireClient, version: int, **fields: Any) -> tuple[int, int, int]:
-    """(error code, producer id, producer epoch)"""
+    """Ask for a producer id; return (error code, producer id, producer epoch)."""
     request = M.InitProducerIdRequest(**({"transactional_id": None, "transaction_timeout_ms": 60_000} | fields))
     answer = client.call(ApiKey.INIT_PRODUCER_ID, version, request)
     return answer.error_code, answer.producer_id, answer.producer_epoch

@@ -35,7 +35,7 @@ def broker(broker: SmallBroker) -> SmallBroker:
 
 
 def ask(client: WireClient, version: int, *asked: dict[str, Any], topic: str = "t", **fields: Any) -> list[Any]:
-    """The partitions of the response."""
+    """Ask, and return the partitions of the response."""
     parts = [M.ListOffsetsRequest.ListOffsetsPartition(**({"partition_index": 0} | each)) for each in asked]
     request = M.ListOffsetsRequest(
         topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=parts)], **({"replica_id": -1} | fields)
@@ -67,7 +67,7 @@ def test_the_ends_of_the_log(client: WireClient, version: int) -> None:
 
 
 def test_a_consumer_is_told_of_no_end_that_it_may_not_read_up_to(broker: SmallBroker, client: WireClient) -> None:
-    """With log.flush.visibility=flushed; from there it would have gone on behind what a power cut takes."""
+    """With log.flush.visibility=flushed. From such an end a consumer would go on behind what a power cut takes."""
     broker.create_topic("u", 1, flushed_visibility=True)
     log = broker.logs.get(TopicPartition("u", 0))
     assert log is not None
@@ -152,7 +152,7 @@ def test_a_partition_asked_twice_is_refused(client: WireClient) -> None:
 def test_version_0_looks_at_no_more_files_than_it_has_to(
     broker: SmallBroker, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file tells when its segment was changed; only those that are too new are asked, and the first that is not."""
+    """A file's time of change is its segment's: the files that are too new are looked at, and the first other one."""
     name = broker.new_name()
     broker.create_topic(name, 1, segment_bytes=400)
     for _ in range(20):

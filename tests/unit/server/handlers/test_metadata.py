@@ -1,4 +1,4 @@
-"""Metadata in every version: who is asked for, what is created on the way, and what is prepared once."""
+"""Metadata in every version: which topics are asked for, which are created, and what is prepared once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request names, each once."""
+"""The names in a request, each used once."""
 
 from __future__ import annotations
 

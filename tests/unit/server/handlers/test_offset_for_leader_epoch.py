@@ -29,7 +29,7 @@ def broker(broker: SmallBroker) -> SmallBroker:
 
 
 def ask(client: WireClient, version: int, leader_epoch: int, topic: str = "t", **fields: Any) -> tuple[int, int, int]:
-    """(error code, leader epoch, end offset)"""
+    """Ask; return (error code, leader epoch, end offset)."""
     fields = {"partition": 0, "leader_epoch": leader_epoch} | fields
     part = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(**fields)
     asked = M.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=[part])

@@ -28,7 +28,7 @@ def versions(api_key: ApiKey) -> range:
 
 
 class ShardsStub(NamedTuple):
-    """What AddOffsetsToTxn asks of the groups' shards."""
+    """The part of the groups' shards that AddOffsetsToTxn uses."""
 
     partition: int
 
@@ -222,7 +222,7 @@ def test_an_end_tells_the_next_epoch(served: Served, commit: bool) -> None:
 
 
 class Asked:
-    """What is looked at of a request."""
+    """The part of a request that handlers use."""
 
     def __init__(self, version: int):
         self.api_version = version

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit on a broker of its own, every version."""
+"""TxnOffsetCommit, every version, on a broker that a test has for itself."""
 
 from __future__ import annotations
 
