@@ -1,8 +1,8 @@
-"""One asyncio client's work, in a process of its own.
+"""Runs one asyncio client, in a process of its own.
 
     python -m perf.asyncio_client kbroker produce HOST:PORT TOPIC COUNT SIZE
 
-Prints what it took as JSON. aiokafka at its best: batches of 128 KiB that linger for 5 ms, many records a call.
+Prints as JSON what it took. aiokafka is at its best here: batches of 128 KiB that linger for 5 ms, many records a call.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def run(client: str, what: str, peer: Peer, topic: str, count: int = COUNT) -> M
 
 
 def against_aiokafka() -> list[Figure]:
-    """Each record by its own `await send`; a backlog read record by record."""
+    """Producing each record with its own `await send`, and consuming a backlog record by record."""
     found: dict[tuple[str, str], Runs] = {}
     with Kbroker({"log.segment.delete.delay.ms": 0}) as peer:
         for number in range(ROUNDS):

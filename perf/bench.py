@@ -83,7 +83,7 @@ def table(figures: list[Figure]) -> str:
 
 
 def record(page: Path, figures: list[Figure]) -> None:
-    """Puts figures in the place of those of the same name in the page's table; new ones come behind the others."""
+    """Replace the figures of the same names in the page's table. New figures come behind the others."""
     before, _, rest = page.read_text().partition(START)
     measured, _, after = rest.partition(END)
     lines = {each.split(" | ")[0]: each for each in measured.splitlines() if each.startswith("| ")}

@@ -30,7 +30,7 @@ def consumed(kind: str, peer: Peer, topic: str) -> Measured:
 
 
 def rounds(peer: Peer, topic: str, *kinds: str) -> dict[str, Runs]:
-    """The kinds in turn, forwards and backwards; the first time does not count."""
+    """Run the kinds in turn, forwards and backwards, and return their results. The first round does not count."""
     found: dict[str, Runs] = {kind: defaultdict(list) for kind in kinds}
     for number in range(ROUNDS + 1):
         for kind in kinds if number % 2 else reversed(kinds):

@@ -1,7 +1,7 @@
-"""One side of a row about producers in Python: `python -m perf.client_load LOAD WHO ADDRESS TOPIC COUNT`.
+"""Runs one side of a row about producers in Python: `python -m perf.client_load LOAD WHO ADDRESS TOPIC COUNT`.
 
-Prints JSON: seconds, CPU seconds of this process, and what the load has of its own. Before its time begins it has sent
-a few thousand messages and waited for them.
+Prints JSON: seconds, CPU seconds of this process, and figures of the load's own. Before its time begins it has sent a
+few thousand messages and waited for them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def theirs(address: str) -> Any:
 
 
 def produce(who: str, address: str, topic: str) -> Callable[[int], None]:
-    """Without hearing of each message."""
+    """Return what produces a number of messages, without a future or callback for each."""
     if who == "kbroker":
         producer = ours(address)
 
@@ -52,7 +52,7 @@ def produce(who: str, address: str, topic: str) -> Callable[[int], None]:
 
 
 def produce_and_hear(who: str, address: str, topic: str) -> Callable[[int], None]:
-    """With a future of each message, or a callback."""
+    """Return what produces a number of messages, with a future (kbroker) or a callback (confluent-kafka) for each."""
     if who == "kbroker":
         producer = ours(address)
 
@@ -88,7 +88,7 @@ def _confluent(address: str, topic: str, how: dict[str, Any]) -> Callable[[int],
 
 
 def columns(who: str, address: str, topic: str) -> Callable[[int], None]:
-    """send_many of a NumPy column; or the same bytes through a socket to whoever reads them."""
+    """Return what sends a number of messages with send_many of a NumPy column, or as many bytes through a socket."""
     if who == "kbroker":
         import numpy as np
 
@@ -114,7 +114,7 @@ def columns(who: str, address: str, topic: str) -> Callable[[int], None]:
 
 
 def latency(who: str, address: str, topic: str) -> dict[str, float]:
-    """Produce one and wait."""
+    """Produce one message at a time and wait for it."""
     taken: list[float] = []
     producer: Any
     if who == "kbroker":

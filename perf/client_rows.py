@@ -19,11 +19,11 @@ COUNT = 5_000_000
 RUNS = 5
 SIDES = ("kbroker", "confluent")
 SETTINGS = {"log.segment.delete.delay.ms": 0}
-"""What a run wrote makes room for the next."""
+"""Deleted segments go at once, so that what one run wrote makes room for the next."""
 
 
 def side(load: str, who: str, address: str, topic: str, count: int = 0) -> dict[str, float]:
-    """What one process of perf.client_load has measured."""
+    """Return what one process of perf.client_load has measured."""
     command = [sys.executable, "-m", "perf.client_load", load, who, address, topic, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
@@ -33,7 +33,7 @@ def side(load: str, who: str, address: str, topic: str, count: int = 0) -> dict[
 
 
 def alternated(load: str, peer: Kbroker, partitions: int, count: int = 0) -> dict[str, list[dict[str, float]]]:
-    """Both sides against one broker, in turns, each with a topic of its own."""
+    """Run both sides against one broker, in turns, each with a topic of its own."""
     found: dict[str, list[dict[str, float]]] = {who: [] for who in SIDES}
     for number in range(RUNS + 1):
         for who in SIDES if number % 2 else reversed(SIDES):
@@ -68,7 +68,7 @@ def produce() -> list[Figure]:
 
 @contextmanager
 def sink() -> Iterator[str]:
-    """The address of somebody in a process of his own who reads and forgets."""
+    """Yield the address of a process that reads from one connection and drops what it reads."""
     script = (
         "import socket\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"
@@ -88,7 +88,7 @@ def sink() -> Iterator[str]:
 
 
 def columns() -> list[Figure]:
-    """Bytes per second of send_many, next to a socket that somebody reads from."""
+    """Bytes per second of send_many, next to a plain socket that another process reads from."""
     count = COUNT // COLUMN * COLUMN
     runs: Runs = {"kbroker": [], "socket": []}
     with Kbroker(SETTINGS) as peer:
@@ -108,7 +108,7 @@ def columns() -> list[Figure]:
 
 
 def latency() -> list[Figure]:
-    """Produce one and wait."""
+    """How long it takes to produce one message and wait for it."""
     with Kbroker(SETTINGS) as peer:
         found = alternated("latency", peer, 1)
     return [
@@ -125,7 +125,7 @@ def latency() -> list[Figure]:
 
 
 def imported(statement: str) -> list[float]:
-    """Milliseconds, each time in a new process."""
+    """Return the milliseconds that an import statement takes, each time in a new process."""
     script = f"import time; t = time.perf_counter(); {statement}; print((time.perf_counter() - t) * 1e3)"
     return [
         float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
@@ -134,7 +134,7 @@ def imported(statement: str) -> list[float]:
 
 
 def begin() -> list[Figure]:
-    """Importing kbroker.client, and a broker of kbroker.testing."""
+    """How long it takes to import kbroker.client, and to start a broker of kbroker.testing."""
     package = imported("import kbroker.client")
     classes = imported("from kbroker.client import AdminClient, Consumer, Producer")
     from kbroker.testing import Broker

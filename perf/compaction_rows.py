@@ -17,8 +17,8 @@ VALUE_SIZE = 1024
 def compaction() -> list[Figure]:
     """1.5 M records of 1 KiB with 1 M keys in one partition, then compacted: MB/s of the log that the cleaner read.
 
-    The time is from the change of cleanup.policy to the entry in cleaner-offset-checkpoint, so a tenth of a second of
-    waiting for the thread may be in it; the files are in the page cache.
+    The time is from the change of cleanup.policy to the entry in cleaner-offset-checkpoint. Up to a tenth of a second
+    of waiting for the cleaner thread may be in it. The files are in the page cache.
     """
     figures = []
     settings: dict[str, object] = {"log.cleaner.threads": 1, "log.cleaner.backoff.ms": 100}
@@ -46,7 +46,7 @@ def compaction() -> list[Figure]:
 
 
 def produce_keyed(peer: Peer, topic: str) -> None:
-    """Keys over and over in an order that has nothing to do with theirs."""
+    """Produce records whose keys come again and again, in an order that is not theirs."""
     from confluent_kafka import Producer
 
     producer = Producer({
@@ -71,12 +71,12 @@ def segments(peer: Peer, topic: str) -> list[Path]:
 
 
 def closed_size(peer: Peer, topic: str) -> int:
-    """Bytes of what a cleaner may touch: all but the active segment."""
+    """Return the bytes that a cleaner may touch: all segments but the active one."""
     return sum(path.stat().st_size for path in segments(peer, topic)[:-1])
 
 
 def await_cleaned(peer: Peer, topic: str) -> None:
-    """The cleaner has written down up to where the partition is clean."""
+    """Wait until the cleaner has written to its checkpoint up to where the partition is clean."""
     checkpoint = peer.folder / "data" / "cleaner-offset-checkpoint"
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Rows about consuming: throughput, CPU per GB, long polls, and who suffers while another reads cold data."""
+"""Rows about consuming: throughput, CPU per GB, long polls, and how cold reads disturb other consumers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ BACKOFF = ("-X", "fetch.queue.backoff.ms=5", "-X", "queued.min.messages=1000000"
 
 
 def rdkafka_consume(peer: Peer, topic: str, count: int) -> Measured:
-    """Messages per second, and the client's share of its own ceiling: how much of the time its main thread, which takes
-    the messages, did not wait for any."""
+    """Return messages per second, and the client's share of its own ceiling.
+
+    That is the share of the time in which the client's main thread, which takes the messages, did not wait for any.
+    """
     command = [
         tools.rdkafka_performance(), "-G", f"bench-{time.monotonic_ns()}",
         "-t", topic, "-c", str(count), "-b", peer.address,
@@ -38,7 +40,7 @@ def rdkafka_consume(peer: Peer, topic: str, count: int) -> Measured:
     found = re.findall(r"(\d+) msgs/s", output)
     if not finished or not found:
         raise RuntimeError(f"rdkafka_performance: {(errors or output)[-500:]}")
-    consuming = states[len(states) // 4 : len(states) * 3 // 4]  # without joining the group and leaving it
+    consuming = states[len(states) // 4 : len(states) * 3 // 4]  # leaves out joining the group and leaving it
     return {"msgs_per_s": float(found[-1]), "ceiling": consuming.count("R") / len(consuming)}
 
 
@@ -98,7 +100,7 @@ def against_the_loop() -> list[Figure]:
                 else:
                     port = free_port()
                     with tools.Loop("sendfile", port, 1 << 20, *segments) as loop:
-                        # The loop answers any frame with 12 bytes and a region; the driver of frames only counts them.
+                        # The loop answers any frame with 12 bytes and a region of a file; the driver only counts bytes.
                         tools.drive("regions", port, 1 << 20, PARTITIONS, 4)
                     cpu, sent = loop.result["cpu_s"], loop.result["bytes_out"]
                 if number:
@@ -108,7 +110,7 @@ def against_the_loop() -> list[Figure]:
 
 
 def long_polls() -> list[Figure]:
-    """1,000 consumers in long polls on one partition: CPU per wake; CPU while nothing happens."""
+    """1,000 consumers in long polls on one partition: CPU for each that is woken, and CPU while nothing happens."""
     figures = []
     with Duel() as duel:
 
@@ -134,7 +136,7 @@ def long_polls() -> list[Figure]:
 
 
 def end_to_end() -> list[Figure]:
-    """Own open-loop driver: intended send time to arrival at a consumer in a long poll; linger 0."""
+    """Latency from the intended send time to arrival at a consumer in a long poll. Our open-loop driver; linger 0."""
     figures = []
     with Duel() as duel:
         for rate in (100, 2000, 10000):

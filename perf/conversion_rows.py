@@ -16,9 +16,9 @@ TIME = 1_700_000_000_000
 
 
 def old_messages() -> list[Figure]:
-    """A compressed message of magic 1 (snappy, 500 messages of 100 B inside) checked, inflated, and each message told.
+    """Reading a compressed message of magic 1 (snappy, 500 messages of 100 B inside): check, inflate, decode each.
 
-    In this process, on one thread, by its CPU time.
+    Runs in this process, on one thread; its CPU time counts.
     """
     builder = MessageSetBuilder(1, compressed=True)
     for row in range(500):

@@ -16,7 +16,7 @@ from perf.peers import Kafka, Kbroker, Peer
 
 Measured = dict[str, float]
 Runs = dict[str, list[float]]
-CEILING = 0.95  # a throughput row holds when the client itself is so near to what it can do
+CEILING = 0.95  # a throughput row also holds when the client itself reaches this share of what it can do
 COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
@@ -61,10 +61,10 @@ def compared(
     unit: str = "",
     ceiling: float = 0.0,
 ) -> Figure:
-    """A figure that is judged by the ratio of ours to the other's in each round, of which the median counts.
+    """Return a figure that is judged by the median, over the rounds, of the ratio of ours to the other's.
 
-    The runs of a round are neighbours: what slows the machine for a while slows both. The medians that are shown may
-    come from different rounds.
+    The runs of a round are neighbours in time: what slows the machine for a while slows both. The medians that are
+    shown may come from different rounds.
     """
     ratio = statistics.median(a / b if b else 0.0 for a, b in zip(ours, other, strict=True))
     return Figure(what, shown(ours, unit), shown(other, unit), ratio, must, aim, ceiling)
@@ -73,7 +73,7 @@ def compared(
 def absolute(
     what: str, ours: Sequence[float], must: str, aim: str, unit: str = "", other: Sequence[float] = ()
 ) -> Figure:
-    """A figure that is judged as it is: the median over the rounds."""
+    """Return a figure that is judged by itself: by its median over the rounds."""
     return Figure(what, shown(ours, unit), shown(other, unit) if other else "", statistics.median(ours), must, aim)
 
 
@@ -82,7 +82,7 @@ def shown(runs: Sequence[float], unit: str) -> str:
 
 
 class Duel:
-    """kbroker and Apache Kafka, both started, loaded in turn: A B, B A, A B. A context manager."""
+    """kbroker and Apache Kafka, both running, loaded in turn: A B, B A, A B. A context manager."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Duel:
     def alternate(
         self, load: Callable[[Peer], Measured], rounds: int = 3, warm_up: bool = True, writes: bool = True
     ) -> tuple[Runs, Runs]:
-        """What `load` measures in each round, for kbroker and for Kafka. `writes`: it writes much of files."""
+        """Return what `load` measures in each round, for kbroker and for Kafka. `writes`: it writes much to files."""
 
         def measured(peer: Peer) -> Measured:
             if writes:
@@ -134,7 +134,7 @@ class Duel:
 
 
 def delete_topic(peer: Peer, topic: str) -> None:
-    """And its files, before the next run starts."""
+    """Delete a topic, and wait until its files are gone, before the next run starts."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": peer.address})

@@ -15,7 +15,7 @@ from tests.kit.group_load import time_rebalance
 
 
 def start() -> list[Figure]:
-    """Ready after start, empty and with 5,000 partitions after a clean stop; memory while idle."""
+    """Time from start to ready, empty and with 5,000 partitions after a clean stop; memory while idle."""
     empty, memory, many = [], [], []
     for _ in range(5):
         with Kbroker() as peer:
@@ -37,7 +37,7 @@ def start() -> list[Figure]:
 
 
 def connections() -> list[Figure]:
-    """5,000 connections, none waiting for another one; 10,000 that do nothing."""
+    """5,000 connections of which none waits for another one, and 10,000 that do nothing."""
     figures = []
     with Kbroker() as peer:
         taken = [tools.drive("connect", peer.port, 5000)["seconds"] for _ in range(3)]

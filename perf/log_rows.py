@@ -1,4 +1,4 @@
-"""Rows about the log's files: recovery, loading, start, lookups, memory. Some are of this process, as they say."""
+"""Rows about the log's files: recovery, loading, start, lookups, memory. Some measure this process, as they say."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kbroker._core.wire import record_batch
 from kbroker._core.log.producers import ProducerTable
+from kbroker._core.wire import record_batch
 from kbroker.fs import RealFileSystem
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names
@@ -33,9 +33,9 @@ LOADED = re.compile(r"Loaded (\d+) logs in (\d+) ?ms")
 
 
 def recovery() -> list[Figure]:
-    """A log of one segment opened as after a crash: CRCs, indexes, leader epochs, producers.
+    """Opening a log of one segment as after a crash: CRCs, indexes, leader epochs, producers.
 
-    In this process, on one thread, the file in the page cache.
+    Runs in this process, on one thread, with the file in the page cache.
     """
     large, small = [], []
     with log_home() as few, log_home() as many:
@@ -52,7 +52,7 @@ def recovery() -> list[Figure]:
 
 @contextmanager
 def log_home() -> Iterator[LogHome]:
-    """An empty directory with what a log needs around it."""
+    """Yield an empty directory with what a log needs around it."""
     with TemporaryDirectory(prefix="kbroker-bench-") as folder:
         home = LogHome(Path(folder))
         home.open_segments = OpenSegments(4000)
@@ -65,7 +65,7 @@ def log_home() -> Iterator[LogHome]:
 
 
 def batch_of(value_size: int, records: int, producer: int = -1, timestamp: int = TIME) -> bytes:
-    """With equal sizes the batches of all producers are equally long."""
+    """Return an encoded batch. With equal sizes and counts, batches of all producers are equally long."""
     made = ((timestamp + number, None, b"%08d" % number + bytes(value_size - 8)) for number in range(records))
     if producer < 0:
         return encode_batch(made)
@@ -73,7 +73,10 @@ def batch_of(value_size: int, records: int, producer: int = -1, timestamp: int =
 
 
 def write_segment(home: LogHome, batches: list[bytes], size: int) -> int:
-    """The batches over and over in one segment of about `size` bytes, with the offsets that they have there."""
+    """Write the batches, again and again, to one segment of about `size` bytes, stamped with their offsets there.
+
+    Returns the size of the segment.
+    """
     records = record_batch.check(batches[0]).record_count
     offset = 0
     with (home.log_path / names.file_name(0, names.LOG)).open("wb") as log:
@@ -88,7 +91,7 @@ def write_segment(home: LogHome, batches: list[bytes], size: int) -> int:
 
 
 def seconds_to_recover(home: LogHome) -> float:
-    """CPU seconds, with nothing there that was derived from the log."""
+    """Return the CPU seconds of a recovery. All files that were derived from the log are removed before."""
     for pattern in ("*index", "leader-epoch-checkpoint", "*.snapshot"):
         for path in home.log_path.glob(pattern):
             path.unlink()
@@ -98,10 +101,10 @@ def seconds_to_recover(home: LogHome) -> float:
 
 
 def loading() -> list[Figure]:
-    """1 GB in 100 partitions that nobody has flushed, kill -9, start: how long loading took, by both brokers' own logs.
+    """Time to load 1 GB in 100 partitions that was never flushed, after kill -9, as both brokers' own logs say it.
 
-    The same batches of 16 KiB from the same client, two recovery threads, the files in the page cache. A start flushes
-    nothing that was recovered, so every round has the same to do.
+    Both have the same batches of 16 KiB from the same client, two recovery threads, and the files in the page cache. A
+    start flushes nothing of what it has recovered, so every round has the same to do.
     """
     partitions, requests = 100, 65_536
     overrides = {"num.recovery.threads.per.data.dir": 2}
@@ -125,7 +128,7 @@ def loading() -> list[Figure]:
 
 
 def ms_to_load(peer: Peer, at_least: int) -> float:
-    """Start the peer; what its own log says of loading so many logs or more."""
+    """Start the peer, and return how long, by its own log, it took to load `at_least` logs."""
     known = len(peer.output)
     peer.start()
     deadline = time.monotonic() + 120
@@ -141,9 +144,9 @@ def ms_to_load(peer: Peer, at_least: int) -> float:
 
 
 def clean_start() -> list[Figure]:
-    """5,000 partitions with 20,000 segments after a clean stop: until it serves, and until every log was opened.
+    """A start after a clean stop, with 20,000 segments in 5,000 partitions: until it serves, until all logs are open.
 
-    Kafka 3.9 beside it for information, with one segment a partition: it holds a descriptor for every segment.
+    Kafka 3.9 is beside it for information, with one segment a partition: it holds a descriptor for every segment.
     """
     serving, opened, closed_kb, open_kb, kafka = [], [], [], [], []
     with TemporaryDirectory(prefix="kbroker-bench-") as folder, Kbroker() as empty:
@@ -172,13 +175,13 @@ def clean_start() -> list[Figure]:
 
 
 def create_topics(peer: Peer) -> None:
-    """Five of 1,000 partitions."""
+    """Create five topics of 1,000 partitions."""
     for number in range(5):
         peer.create_topic(f"many-{number}", 1000)
 
 
 def add_segments(data: Path, count: int) -> None:
-    """So many segments of a batch each in every log of a cleanly stopped broker, as it would have left them."""
+    """Add `count` segments of one batch to every log of a cleanly stopped broker, as it would have left them."""
     for folder in data.glob("many-*"):
         for base_offset in range(count):
             write_closed_segment(folder, base_offset, 1, 100)
@@ -186,7 +189,7 @@ def add_segments(data: Path, count: int) -> None:
 
 
 def seconds_to_open(peer: Peer) -> float:
-    """Until the ends of all logs are told."""
+    """Return how long it takes until the peer answers with the ends of all logs."""
     began = time.perf_counter()
     for number in range(5):
         peer.await_leaders(f"many-{number}", 1000)
@@ -197,10 +200,10 @@ def seconds_to_open(peer: Peer) -> float:
 
 
 def lookups() -> list[Figure]:
-    """By offset and by time in one log of 100,000 segments, in this process.
+    """Lookups by offset and by time in one log of 100,000 segments, in this process.
 
-    Each lookup is in one of 1,000 segments of 64 KiB that are open, or in any of all: most of those have to be opened,
-    and hold a batch of 100 B.
+    Warm lookups are in 1,000 segments of 64 KiB that are open. The others are in any segment: most of these have to be
+    opened, and have one batch of 100 B.
     """
     count, every = 100_000, 100
     with log_home() as home:
@@ -234,7 +237,10 @@ def lookups() -> list[Figure]:
 
 
 def write_closed_segment(folder: Path, base_offset: int, count: int, value_size: int) -> None:
-    """As a roll leaves it, and much like what a clean stop leaves: batches of one record, a millisecond per offset."""
+    """Write a segment as a roll leaves it, which is much like what a clean stop leaves.
+
+    It has `count` batches of one record; timestamps rise by a millisecond per offset.
+    """
     data, index, time_index = bytearray(), b"", b""
     indexed_to = 0
     for relative in range(count):
@@ -263,7 +269,7 @@ def by_time(log: Log) -> Callable[[int], bool]:
 
 
 def us_each(look: Callable[[int], bool], offsets: list[int]) -> float:
-    """CPU microseconds of a lookup at random ones of `offsets`, all looked up before."""
+    """Return the CPU microseconds of a lookup at random ones of `offsets`. All of these are looked up once before."""
     random_ = random.Random(0)
     chosen = [random_.choice(offsets) for _ in range(5000)]
     if not all(look(offset) for offset in chosen):
@@ -275,7 +281,7 @@ def us_each(look: Callable[[int], bool], offsets: list[int]) -> float:
 
 
 def bytes_per_producer(count: int = 30_000) -> float:
-    """Of a partition's table, five batches remembered of each."""
+    """Return the memory that a producer id takes in a partition's table, with five batches remembered."""
     gc.collect()
     before = machine.memory_mb(os.getpid())
     tables = [ProducerTable() for _ in range(4)]

@@ -12,15 +12,16 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
+    """Return the user and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
     fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def thread_state(pid: int) -> str:
-    """What the main thread of `pid` does: R running or ready to run, S waiting, ... (proc(5)); empty when it is gone.
+    """Return the state of the main thread of `pid`: R running or ready to run, S waiting, ... (proc(5)).
 
-    CPU seconds do not tell whether a thread waits: in a virtual machine the time that its host takes is not among them.
+    It is empty when the process is gone. CPU seconds do not tell whether a thread waits: in a virtual machine they do
+    not have the time that the host takes.
     """
     try:
         return stat_fields(pid)[0]
@@ -29,12 +30,12 @@ def thread_state(pid: int) -> str:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Those of /proc/<pid>/stat behind the name, the state first."""
+    """Return the fields of /proc/<pid>/stat that follow the name; the state is the first."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def memory_mb(pid: int) -> float:
-    """Anonymous resident memory of `pid` in MB: the page cache of mapped files is not counted."""
+    """Return the anonymous resident memory of `pid` in MB. The page cache of mapped files is not counted."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
@@ -42,7 +43,7 @@ def memory_mb(pid: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """All resident memory of `pid` in MB, shared library and file pages included."""
+    """Return all resident memory of `pid` in MB, pages of shared libraries and files included."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -59,7 +60,7 @@ def touch_memory(gigabytes: int = 3) -> None:
 
 
 def describe() -> str:
-    """One line about the machine, without names."""
+    """Return one line about the machine, without names."""
     model = next(
         (
             line.split(":", 1)[1].strip()

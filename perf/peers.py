@@ -1,4 +1,4 @@
-"""The brokers that are measured, kbroker and Apache Kafka, with what they have used."""
+"""The brokers that are measured, kbroker and Apache Kafka, and the CPU and memory that they use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Peer(BrokerProcess):
         self.await_leaders(topic, partitions)
 
     def await_leaders(self, topic: str, partitions: int) -> None:
-        """Kafka answers, and shows the topic, before it serves it."""
+        """Wait until all partitions are served. Kafka answers, and shows the topic, before it serves them."""
         wanted = [M.ListOffsetsRequest.ListOffsetsPartition(partition_index=p, timestamp=-1) for p in range(partitions)]
         request = M.ListOffsetsRequest(topics=[M.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted)])
         deadline = time.monotonic() + 30
@@ -66,7 +66,7 @@ class Kafka(KafkaProcess, Peer):
 
 
 class Kafka39(Kafka):
-    """Apache Kafka 3.9, which still serves clients from before record batches; its log goes to its output."""
+    """Apache Kafka 3.9, which still serves clients that are older than record batches; its log goes to its output."""
 
     version = "3.9.1"
 

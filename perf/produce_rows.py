@@ -16,7 +16,7 @@ PARTITIONS = 4
 
 
 def rdkafka_produce(peer: Peer, topic: str, size: int, count: int, *options: str) -> float:
-    """Messages per second of librdkafka's performance tool."""
+    """Return the messages per second of librdkafka's performance tool."""
     command = [
         tools.rdkafka_performance(), "-P", "-t", topic, "-s", str(size), "-c", str(count), "-b", peer.address,
         "-a", "1", "-X", "linger.ms=5", "-X", "queue.buffering.max.messages=2000000",
@@ -103,7 +103,10 @@ def throughput() -> list[Figure]:
 
 
 def produce_zstd(peer: Peer, topic: str, size: int, count: int) -> None:
-    """JSON-like messages that zstd halves, by the Python client; those of the other tool are all one byte."""
+    """Produce messages like JSON, which zstd halves, with the Python client.
+
+    The messages of librdkafka's tool consist of one byte again and again.
+    """
     from confluent_kafka import Producer
 
     random_ = random.Random(0)
@@ -148,9 +151,10 @@ def variants() -> list[Figure]:
 
 
 def against_the_loop() -> list[Figure]:
-    """The same driver sends the same 1 MB requests of 1 KiB records to kbroker and to receive, CRC, append, answer.
+    """CPU per GB of kbroker, next to a loop that only receives, checks the CRC, appends and answers.
 
-    As many bytes to both, and no more than find memory that has just been touched: with more, that alone decides.
+    The same driver sends the same 1 MB requests of 1 KiB records to both. They get as many bytes as fit into memory
+    that has just been touched: with more, the cost of fresh memory alone decides.
     """
     load = (PARTITIONS, 1024, 900, 4, 2, 600, 1)
     runs: Runs = {"kbroker": [], "loop": []}
@@ -178,7 +182,7 @@ def against_the_loop() -> list[Figure]:
 
 
 def small_requests() -> list[Figure]:
-    """One 100 B message per request: pipelined on one connection, and on 64; next to Kafka and to the loop.
+    """Requests of one 100 B message, pipelined on one connection and on 64, next to Kafka and to the loop.
 
     64 connections have 5 requests each in flight, as clients have by default. The loop's rate is the driver's ceiling.
     With one in flight each, the loop itself does not reach three times what Kafka does: that ratio has no bound.
@@ -213,7 +217,7 @@ def small_requests() -> list[Figure]:
                         ]
                     )
                 path.unlink()
-            # The loop's runs are nobody's neighbours: medians are compared.
+            # The loop's runs are not neighbours in time of kbroker's: medians are compared, not rounds.
             medians = [statistics.median(ours["per_s"])], [statistics.median(loops)]
             against_loop = compared(f"requests/s : the loop, {name}", *medians, ">= 0.4", ">= 0.7", "/s")
             figures += [
@@ -240,7 +244,7 @@ def ping_pong() -> list[Figure]:
 
 
 def two_processors() -> list[Figure]:
-    """Requests/s under 64 connections with two processors : with one."""
+    """The ratio of requests/s with two network processors to those with one, under 64 connections."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     with Kbroker({"num.network.threads": 1}) as one, Kbroker({"num.network.threads": 2}) as two:
         for peer in (one, two):
@@ -254,7 +258,7 @@ def two_processors() -> list[Figure]:
 
 
 def durable_acks() -> list[Figure]:
-    """fsync before ack, 100 B, 64 producers, 1 and 64 partitions, next to append + fdatasync in a loop."""
+    """fsync before ack: 100 B, 64 producers, 1 and 64 partitions, next to append and fdatasync in a loop."""
     figures = []
     with Kbroker({"log.flush.interval.messages": 1}) as peer:
         for partitions in (1, 64):

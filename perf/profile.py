@@ -71,13 +71,13 @@ LOADS: dict[str, Callable[[Kbroker, float], None]] = {
 
 # --- compiled code -----------------------------------------------------------------------------------
 def record_compiled(pid: int, seconds: float, data: Path) -> str:
-    """Returns what kept it from its work."""
+    """Record with Linux perf. Return why that failed, or an empty string."""
     command = ["perf", "record", "-q", "-F", str(SAMPLES_PER_S), "-e", "cpu-clock", "-g"]
     return recorded([*command, "-p", str(pid), "-o", str(data), "--", "sleep", str(seconds)], NO_PERF)
 
 
 def compiled_functions(data: Path) -> tuple[Counter[str], Counter[str]]:
-    """Samples by function and by thread."""
+    """Return the number of samples by function, and by thread."""
     script = subprocess.run(
         ["perf", "script", "-i", str(data), "-F", "comm,ip,sym,dso"], capture_output=True, text=True, check=True
     )
@@ -95,7 +95,7 @@ FRAME = re.compile(r"[0-9a-f]+ (?P<symbol>.*) \((?P<file>.*)\)$")
 
 
 def sampled(frames: list[str]) -> str:
-    """The function that a sample counts for; the innermost frame comes first."""
+    """Return the function that a sample counts for. The innermost frame comes first in `frames`."""
     leaf = FRAME.match(frames[0])
     if leaf is None:
         return frames[0]
@@ -111,7 +111,7 @@ def sampled(frames: list[str]) -> str:
 
 
 def readable(symbol: str) -> str:
-    """A function of Cython by the name that it has in its source."""
+    """Return the name that a function of Cython has in its source; other symbols as they are."""
     found = re.match(r"__pyx_[a-z]+_(?=\d)", symbol)
     if found is None:
         return symbol
@@ -125,7 +125,7 @@ def readable(symbol: str) -> str:
 
 # --- Python ------------------------------------------------------------------------------------------
 def record_python(pid: int, seconds: float, data: Path) -> str:
-    """Returns what kept it from its work."""
+    """Record with py-spy. Return why that failed, or an empty string."""
     beside = Path(sys.executable).with_name("py-spy")
     command = [str(beside) if beside.exists() else "py-spy", "record", "--gil", "--format", "raw"]
     command += ["--rate", str(PYTHON_SAMPLES_PER_S), "--duration", str(max(int(seconds), 1))]
@@ -133,7 +133,7 @@ def record_python(pid: int, seconds: float, data: Path) -> str:
 
 
 def python_functions(data: Path) -> tuple[Counter[str], Counter[str]]:
-    """Samples in a function itself, and in it or in what it called."""
+    """Return the number of samples in each function itself, and in it or in what it called."""
     itself: Counter[str] = Counter()
     together: Counter[str] = Counter()
     for line in data.read_text().splitlines() if data.exists() else ():
@@ -147,7 +147,7 @@ def python_functions(data: Path) -> tuple[Counter[str], Counter[str]]:
 
 # --- together ----------------------------------------------------------------------------------------
 def profile(load: str, seconds: float) -> list[str]:
-    """The lines of both tables."""
+    """Run a load, and return the lines of its tables."""
     TARGET.mkdir(parents=True, exist_ok=True)
     compiled_data, python_data = TARGET / f"{load}.perf", TARGET / f"{load}.raw"
     for path in (compiled_data, python_data):
@@ -178,7 +178,7 @@ def profile(load: str, seconds: float) -> list[str]:
 
 
 def recorded(command: list[str], missing: str) -> str:
-    """Run a recorder; what kept it from its work, `missing` when it is not there."""
+    """Run a recorder. Return why it failed (`missing` if it is not installed), or an empty string."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def share_lines(title: str, counts: Counter[str], of: int) -> list[str]:
 
 
 def first_lines(lines: list[str]) -> list[str]:
-    """What is printed: the first rows of each table."""
+    """Return what is printed: the first rows of each table."""
     shown, rows = [], 0
     for line in lines:
         rows = rows + 1 if " %  " in line else 0

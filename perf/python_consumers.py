@@ -1,7 +1,8 @@
-"""One Python client that consumes, as a process of its own: `python -m perf.python_consumers KIND ADDRESS TOPIC COUNT`.
+"""Runs one Python client that consumes: `python -m perf.python_consumers KIND ADDRESS TOPIC COUNT`.
 
-Prints as JSON messages per second and microseconds of CPU per message, from the first poll that gave any to the last
-message: starting and connecting is not in it. KIND: one of CLIENTS; those with `-defaults` leave options as they are.
+Prints as JSON messages per second and microseconds of CPU per message, from the first poll that returned messages to
+the last message. Starting and connecting are not counted. KIND is one of CLIENTS; a kind with `-defaults` leaves the
+client's options as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 PARTITIONS = 4
 TUNED = {"fetch.queue.backoff.ms": 5, "queued.min.messages": 1_000_000}
-Polls = Iterator[int]  # messages of one poll, their values read
+Polls = Iterator[int]  # the number of messages of each poll; their values have been read
 
 
 def kbroker_consumer(address: str, topic: str, **options: object) -> object:
@@ -73,7 +74,7 @@ def main() -> None:
     wanted = int(count)
     polls = CLIENTS[kind](address, topic)
     found = 0
-    while found == 0:  # what connecting costs is not asked
+    while found == 0:  # what connecting costs is not counted
         found = next(polls)
     wanted -= found
     found, started, cpu = 0, time.perf_counter(), time.process_time()

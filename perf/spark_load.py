@@ -1,7 +1,7 @@
-"""One side of a row about Spark: `python -m perf.spark_load WHO ADDRESS TOPIC COUNT RUNS LOAD...`; WHO: kbroker, jvm.
+"""Runs one side of a row about Spark: `python -m perf.spark_load WHO ADDRESS TOPIC COUNT RUNS LOAD...`.
 
-A session of 2 cores does each load once to warm up and RUNS times more. Prints JSON: seconds of each run by load, and
-the most memory in MB that the JVM and the largest Python worker have had.
+WHO is kbroker or jvm. A session of 2 cores does each load once to warm up, and then RUNS times. Prints JSON: the
+seconds of each run by load, and the most memory in MB that the JVM and the largest Python worker have had.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMATS = {"kbroker": "kbroker", "jvm": "kafka"}
 
 
 def peak_mb(pid: int) -> float:
-    """The most resident memory that a process has had."""
+    """Return the most resident memory that a process has had."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -47,7 +47,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def memory() -> dict[str, float]:
-    """Of the JVM that this process has started, and of the workers that it has."""
+    """Return the peak memory (MB) of the JVM that this process has started, and of the largest Python worker."""
     found = {"jvm": 0.0, "worker": 0.0}
     for pid in descendants(os.getpid()):
         name = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -77,7 +77,7 @@ class Loads:
         }
 
     def frame(self, options: Mapping[str, Any]) -> DataFrame:
-        """New each time: a DataFrame of ours keeps its offsets."""
+        """Return a new DataFrame each time: a DataFrame of ours keeps its offsets."""
         reader = self.spark.read.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
         return reader.options(subscribe=self.topic, **options).load()
 
@@ -93,7 +93,7 @@ class Loads:
         frame.write.mode("overwrite").parquet(str(self.folder / "lake"))
 
     def lake(self, codec: str) -> None:
-        """All columns into Parquet files: the loader, or the other's reader with Spark's own writer."""
+        """Write all columns to Parquet files: with the loader, or with the JVM connector and Spark's own writer."""
         folder = self.folder / "new-lake"
         if self.who == "kbroker":
             done = load(self.topic, folder, bootstrap_servers=self.address, spark=self.spark, compression=codec)
@@ -102,7 +102,7 @@ class Loads:
             self.frame({}).write.parquet(str(folder), compression=codec)
 
     def rows(self) -> DataFrame:
-        """Made by Spark itself, of 100 B."""
+        """Return rows of 100 B that Spark makes itself."""
         return self.spark.range(0, self.count, 1, 2).selectExpr("lpad(cast(id as string), 100, 'x') value")
 
     def write(self, options: Mapping[str, str]) -> None:
@@ -110,7 +110,7 @@ class Loads:
         writer.option("kafka.bootstrap.servers", self.address).options(topic=self.topic, **options).save()
 
     def discard(self) -> None:
-        """What Spark can give to a sink in Python at all."""
+        """Write to a sink that does nothing: the most that Spark can give to a sink in Python."""
         self.rows().write.format("discard").mode("append").save()
 
     def run(self, name: str) -> float:
@@ -120,7 +120,7 @@ class Loads:
         return time.monotonic() - began
 
     def batch_latencies(self, seconds: float) -> list[float]:
-        """How long each micro-batch takes, from its trigger on, that has a few rows and no work."""
+        """Return the seconds, from its trigger on, of each micro-batch, which has a few rows and nothing to do."""
         frame = self.spark.readStream.format(FORMATS[self.who]).option("kafka.bootstrap.servers", self.address)
         stream = frame.option("subscribe", self.topic).load().writeStream.format("noop")
         query = stream.option("checkpointLocation", str(self.folder / "checkpoint")).start()

@@ -15,7 +15,7 @@ from perf.duel import Figure, absolute, compared, delete_topic
 from perf.peers import Kbroker
 
 COUNTS = {100: 4_000_000, 1024: 2_000_000}
-"""Rows by the size of their values."""
+"""The number of rows, by the size of their values."""
 
 PARTITIONS = 4
 ROUNDS = 2
@@ -26,7 +26,7 @@ SETTINGS = {"log.segment.delete.delay.ms": 0}
 
 
 def side(who: str, peer: Kbroker, topic: str, count: int, loads: list[str], runs: int) -> dict[str, dict[str, Any]]:
-    """What one process of perf.spark_load has measured."""
+    """Return what one process of perf.spark_load has measured."""
     command = [sys.executable, "-m", "perf.spark_load", who, peer.address, topic, str(count), str(runs), *loads]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
@@ -36,7 +36,7 @@ def side(who: str, peer: Kbroker, topic: str, count: int, loads: list[str], runs
 
 
 def fill(peer: Kbroker, topic: str, size: int) -> None:
-    """Values that differ, without keys."""
+    """Produce records with different values and without keys."""
     import numpy
 
     values = numpy.random.default_rng(1).integers(97, 123, (10_000, size), dtype=numpy.uint8)
@@ -47,7 +47,7 @@ def fill(peer: Kbroker, topic: str, size: int) -> None:
 
 
 class Duel:
-    """Both sides in turns, in processes of their own; what they have measured of each load, and of memory."""
+    """Runs both sides in turns, in processes of their own. Has the rates and seconds of each load, and the memory."""
 
     def __init__(
         self, peer: Kbroker, topic: str, size: int, ours: list[str], theirs: list[str] | None = None, runs: int = RUNS
@@ -68,7 +68,7 @@ class Duel:
                     self.memory[who][kind].append(most)
 
     def best(self, who: str, *names: str) -> list[float]:
-        """The rates of each run, by whichever of these loads is the best of it."""
+        """Return the rate of each run, with the best of these loads in it."""
         return list(map(max, *(self.rates[who][name] for name in names)))
 
     def compared(self, what: str, name: str, must: str, aim: str) -> Figure:
@@ -89,7 +89,7 @@ def read() -> list[Figure]:
         for size in COUNTS:
             topic = filled_topic(peer, size)
             duel = Duel(peer, topic, size, ["count", "count-8", "noop", "parquet"])
-            # Both at their best: with as many tasks as are good for each.
+            # Both are at their best: each has as many tasks as are good for it.
             ours, theirs = (duel.best(who, "count", "count-8") for who in SIDES)
             what = f"Spark batch read of {size} B"
             figures += [
@@ -106,7 +106,7 @@ def read() -> list[Figure]:
 
 
 def lake() -> list[Figure]:
-    """The loader next to the other's reader with Spark's Parquet writer, in their codecs and in the same."""
+    """The loader next to the JVM connector with Spark's Parquet writer, with their default codecs and with the same."""
     figures = []
     with Kbroker(SETTINGS) as peer:
         for size in COUNTS:
@@ -142,7 +142,7 @@ def write() -> list[Figure]:
 
 
 def latency() -> list[Figure]:
-    """How long a micro-batch takes that has hardly anything to do."""
+    """The time of a micro-batch that has hardly anything to do."""
     with Kbroker(SETTINGS) as peer:
         topic = f"spark-{uuid4().hex[:8]}"
         peer.create_topic(topic, PARTITIONS)

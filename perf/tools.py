@@ -15,7 +15,7 @@ RDKAFKA_PACKAGE = "node-rdkafka@3.6.1"
 
 
 def c_program(name: str, *options: str) -> str:
-    """Path of perf/c/<name>.c compiled, `options` behind it; compiled again when a source is newer."""
+    """Return the path of perf/c/<name>.c, compiled with `options`. It is compiled again when a source is newer."""
     source, target = HERE / "c" / f"{name}.c", CACHE / "perf" / name
     inputs = [source, HERE / "c" / "wire.h", HERE.parent / "kbroker" / "_core" / "crc.h"]
     if not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in inputs):
@@ -26,7 +26,7 @@ def c_program(name: str, *options: str) -> str:
 
 
 def drive(*arguments: object, timeout_s: float = 300) -> dict[str, Any]:
-    """Run one mode of drive.c; returns the JSON it prints."""
+    """Run one mode of drive.c, and return the JSON that it prints."""
     done = subprocess.run(
         [c_program("drive"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -62,18 +62,21 @@ class Loop:
 
 
 def rdkafka_performance() -> str:
-    """Path of librdkafka's rdkafka_performance."""
+    """Return the path of librdkafka's rdkafka_performance."""
     return str(librdkafka() / "examples" / "rdkafka_performance")
 
 
 def transact() -> str:
-    """Path of perf/c/transact.c compiled."""
+    """Return the path of perf/c/transact.c, compiled."""
     source = librdkafka() / "src"
     return c_program("transact", f"-isystem{source}", f"-L{source}", f"-Wl,-rpath,{source}", "-lrdkafka", "-lpthread")
 
 
 def librdkafka() -> Path:
-    """librdkafka's source with its library and performance tool, built once into the cache (about a minute)."""
+    """Return librdkafka's source tree, in which its library and performance tool are built.
+
+    It is built once, in the cache, in about a minute.
+    """
     folder = CACHE / "rdkafka"
     library = folder / "package" / "deps" / "librdkafka"
     program = library / "examples" / "rdkafka_performance"

@@ -26,7 +26,7 @@ IDS = 5_000
 
 
 def throughput() -> list[Figure]:
-    """Transactions of 1, 10 and 1,000 records of 100 B to one of 4 partitions by the C client, one producer and 32."""
+    """Transactions of 1, 10 and 1,000 records of 100 B to one of 4 partitions, by the C client: 1 and 32 producers."""
     figures = []
     with Duel() as duel:
         for producers in (1, 32):
@@ -47,7 +47,7 @@ def throughput() -> list[Figure]:
 
 
 def commit_transactions(peer: Peer, topic: str, producers: int, records: int, seconds: float = SECONDS) -> Measured:
-    """What `producers` of perf/c/transact.c commit one after the other, and the broker's CPU per transaction."""
+    """Return how many transactions `producers` of perf/c/transact.c commit, and the broker's CPU for each."""
     command = [tools.transact(), peer.address, topic, PARTITIONS, producers, records, WARM_UP_S, seconds]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as load:
         assert load.stdout is not None
@@ -67,10 +67,10 @@ def commit_transactions(peer: Peer, topic: str, producers: int, records: int, se
 
 
 def read_committed() -> list[Figure]:
-    """The same log of transactions of 100 records, of which every tenth was aborted, read with either isolation level.
+    """The cost of read_committed, on a log of transactions of 100 records of which every tenth was aborted.
 
-    The cost is the broker's CPU for a committed record that is read with read_committed, as a multiple of what a record
-    costs with read_uncommitted: 1.0 would be an isolation for nothing.
+    It is the broker's CPU for a committed record that is read with read_committed, as a multiple of what a record costs
+    with read_uncommitted: 1.0 would be isolation for free.
     """
     with Duel() as duel:
         topics = {}
@@ -106,7 +106,7 @@ def write_log(peer: Peer, topic: str) -> None:
 
 
 def cpu_of_reading(peer: Peer, topic: str, level: str) -> float:
-    """Microseconds of the broker's for 1,000 records that the client gets."""
+    """Return the broker's CPU, in microseconds, for 1,000 records that the client gets."""
     aborted = LOGGED // ABORTED_EVERY if level == "committed" else 0
     command = [
         tools.rdkafka_performance(), "-C", "-t", topic, "-p", "0", "-c", str(LOGGED - aborted), "-o", "beginning",
@@ -122,7 +122,7 @@ def cpu_of_reading(peer: Peer, topic: str, level: str) -> float:
 
 
 def memory() -> list[Figure]:
-    """What 5,000 open transactions with one partition each add to the broker's memory, per transactional id."""
+    """The memory that an open transaction with one partition takes in the broker, measured with 5,000 of them."""
     runs = []
     for _ in range(3):
         with Kbroker() as peer:
@@ -136,7 +136,7 @@ def memory() -> list[Figure]:
 
 def open_transactions(peer: Peer, prefix: str, count: int) -> None:
     with WireClient("127.0.0.1", peer.port) as client:
-        # Whoever asks for the coordinator makes it.
+        # The first request for the coordinator makes it.
         client.call(ApiKey.FIND_COORDINATOR, 1, M.FindCoordinatorRequest(key=prefix, key_type=1))
         for number in range(count):
             transactional_id = f"{prefix}-{number}"

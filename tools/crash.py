@@ -25,7 +25,7 @@ MAX_FAILURES = 20
 
 
 def figures_or_failure(seed: int, cuts: int) -> Figures | str:
-    """What one seed has done, or why it failed."""
+    """Run one seed. Return its figures, or why it failed and the command that shows it again."""
     logging.disable(logging.CRITICAL)
     try:
         return run_seed(seed, cuts)

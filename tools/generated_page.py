@@ -1,4 +1,4 @@
-"""A page of docs/ that a tool writes: what the `make_*_docs.py` have in common."""
+"""Writes or checks a generated page of docs/: what the `make_*_docs.py` have in common."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def write(name: str, text: str) -> int:
-    """The tool's exit code, after docs/`name`. With `--check` nothing is written, and another text there gives 1."""
+    """Write docs/`name`, and return the tool's exit code. With `--check` nothing is written: 1 if the page differs."""
     return write_files({DOCS / name: text})
 
 
 def write_files(texts: Mapping[Path, str]) -> int:
-    """The same for files anywhere in the tree."""
+    """Do the same as `write` for files anywhere in the tree."""
     names = ", ".join(str(path.relative_to(DOCS.parent)) for path in texts)
     parser = argparse.ArgumentParser(description=f"Writes {names}.")
     parser.add_argument("--check", action="store_true", help="only say whether all is current")

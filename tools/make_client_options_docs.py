@@ -83,8 +83,10 @@ KINDS: dict[config.Kind, tuple[str, str]] = {
     handlers: ("ProducerHandler | Sequence[ProducerHandler]", "ProducerHandler objects, one or several"),
     assignors: ("str | Assignor | Sequence[str | Assignor]", "names or Assignor objects, one or several"),
 }
-"""What a type checker allows, and what people read; of Whole, OneOf and functions that return what they are given it is
-told by themselves."""
+"""For each kind of value, the type for type checkers, and the words for people.
+
+Not listed are Whole, OneOf and functions that return their argument's type: `allowed_of` asks these themselves.
+"""
 
 
 def allowed_of(kind: config.Kind) -> tuple[str, str]:
@@ -102,7 +104,7 @@ def allowed_of(kind: config.Kind) -> tuple[str, str]:
 
 
 def shown(number: int) -> str:
-    """Powers of two as such."""
+    """Return a number as text, with large powers of two (or one less) written as powers."""
     for power in (30, 31, 40, 63):
         for less in (0, 1):
             if number == (1 << power) - less:

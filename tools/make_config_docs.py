@@ -54,7 +54,7 @@ def broker_row(setting: Setting) -> list[str]:
 
 
 def document() -> str:
-    """The whole text of docs/CONFIG.md."""
+    """Return the whole text of docs/CONFIG.md."""
     lines = [HEAD]
     for section, settings in SECTIONS.items():
         lines += [f"## {section}", ""]

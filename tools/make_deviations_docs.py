@@ -52,7 +52,7 @@ def sections() -> Iterator[str]:
 
 
 def document() -> str:
-    """The whole text of docs/DEVIATIONS.md."""
+    """Return the whole text of docs/DEVIATIONS.md."""
     return HEAD + f"Scenarios are those of `{TEST}`.\n" + "\n".join(sections()) + "\n"
 
 

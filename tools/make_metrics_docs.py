@@ -20,7 +20,7 @@ Served in Prometheus' text formats at `/metrics` of `kbroker.http.address`, with
 
 
 def document() -> str:
-    """The whole text of docs/METRICS.md."""
+    """Return the whole text of docs/METRICS.md."""
     rows = (
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or '-'} | {metric.help} |"
         for metric in METRICS.values()

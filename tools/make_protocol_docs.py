@@ -36,7 +36,7 @@ LAST_OF_3_9 = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
     ApiKey.LIST_CONFIG_RESOURCES: 0,
 }
-"""Where the messages have versions of Kafka 4.3."""
+"""The last version in Kafka 3.9 of those messages that have versions of Kafka 4.3 too."""
 
 TAIL = """
 A request of any other API or version closes its connection, with one log line. So does a request whose bytes do not
@@ -60,7 +60,7 @@ def note(api_key: ApiKey) -> str:
 
 
 def document() -> str:
-    """The whole text of docs/PROTOCOL.md."""
+    """Return the whole text of docs/PROTOCOL.md."""
     lines = ["| key | API | versions | flexible from | |", "|---|---|---|---|---|"]
     for api_key, served in SERVED.items():
         flexible = "" if served.flexible_from is None else served.flexible_from

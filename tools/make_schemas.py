@@ -35,13 +35,14 @@ STUB = ROOT / "kbroker" / "protocol" / "messages.pyi"
 # Which jars of a release hold definitions that kbroker needs.
 ARTIFACTS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
 DEFAULT_RELEASES = ("3.9.1",)
-# Messages, by the beginning of their name, that a later release has whole: of the consumer group protocol (KIP-848)
-# 3.9 has only a preview, of transactions of version 2 (KIP-890) a part, of resources with configs (KIP-1142) one kind.
+# The beginnings of names of messages that are taken from a later release, because 3.9 does not have them whole. It has
+# a preview of the consumer group protocol (KIP-848), a part of transactions of version 2 (KIP-890), and one kind of
+# resources with configs (KIP-1142).
 LATER_RELEASE = "4.3.1"
 LATER = ("ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce", "ListConfigResources")
-# What those are called in 3.9 where it has another name.
+# The names in 3.9 of such messages that are called otherwise there: they are left out.
 FORMER = ("ListClientMetricsResources",)
-# Of those, the last version that is taken.
+# The last version that is taken of such a message, if not all are.
 HIGHEST = {"ProduceRequest": 12, "ProduceResponse": 12}
 
 SCALARS = {
@@ -68,7 +69,7 @@ Json = dict[str, Any]
 
 
 def release_jars(release: str) -> list[Path]:
-    """The jars of one release, from Maven Central or the cache."""
+    """Return the jars of one release, from Maven Central or the cache."""
     sys.path.insert(0, str(ROOT))
     from tests.kit import maven
 
@@ -76,7 +77,7 @@ def release_jars(release: str) -> list[Path]:
 
 
 def read_definitions(jars: list[Path]) -> dict[str, Json]:
-    """Every message definition in the jars, by message name."""
+    """Return every message definition in the jars, by message name."""
     found: dict[str, Json] = {}
     for path in jars:
         with zipfile.ZipFile(path) as archive:
@@ -90,8 +91,11 @@ def read_definitions(jars: list[Path]) -> dict[str, Json]:
 
 
 def as_in_older_releases(definition: Json) -> Json:
-    """Since 4.0 the coordinators' records have an API key: of a key it is what stands in front of it on disk, which the
-    older definitions call its version."""
+    """Return the definition of a coordinator's record in the form of releases before 4.0; others as they are.
+
+    Since 4.0 such records have an API key. For a record's key it is the number in front of it on disk, which older
+    definitions call its version.
+    """
     if definition["type"] not in ("coordinator-key", "coordinator-value"):
         return definition
     changed = {**definition, "type": "data", "apiKey": None}
@@ -103,7 +107,7 @@ def as_in_older_releases(definition: Json) -> Json:
 
 
 def snake_case(name: str) -> str:
-    """`ThrottleTimeMs` -> `throttle_time_ms`; a run of capitals is one word, as in the protocol guide."""
+    """Return `throttle_time_ms` for `ThrottleTimeMs`. A run of capitals is one word, as in the protocol guide."""
     out = ""
     previous_upper = True
     for character in name:
@@ -115,7 +119,7 @@ def snake_case(name: str) -> str:
 
 
 def default_value(definition: Json) -> Any:
-    """The default as a JSON value; `...` when it is the type's own."""
+    """Return a field's default as a JSON value, or `...` when it is the default of its type."""
     given = definition.get("default")
     if given is None or given == "":
         return ...
@@ -132,7 +136,7 @@ def default_value(definition: Json) -> Any:
 
 
 def compact_fields(definitions: list[Json], structs: Json) -> list[Any]:
-    """The fields of one struct; nested structs are put into `structs`."""
+    """Return the fields of one struct. Nested structs are put into `structs`."""
     fields = []
     for definition in definitions:
         name = snake_case(definition["name"])
@@ -182,7 +186,7 @@ def compact_message(definition: Json) -> list[Any]:
 
 
 def version_range(text: str) -> tuple[int, int]:
-    """`3+`, `2-5`, `7` or `none` as a closed range; `none` is (0, -1)."""
+    """Parse `3+`, `2-5`, `7` or `none` into a closed range; `none` is (0, -1)."""
     if text == "none":
         return 0, -1
     if text.endswith("+"):
@@ -203,7 +207,10 @@ def join_ranges(newer: str, older: str) -> str:
 
 
 def join_fields(newer: list[Any], older: list[Any]) -> list[Any]:
-    """Fields of both, in the newer order; one that only the older release has stays behind its neighbour."""
+    """Return the fields of both releases, in the newer order.
+
+    A field that only the older release has stays behind its neighbour there.
+    """
     by_name = {field[0]: field for field in older}
     joined = []
     for field in newer:
@@ -239,7 +246,7 @@ def join_messages(newer: Json, older: Json) -> Json:
 
 
 def up_to(message: list[Any], highest: int) -> list[Any]:
-    """A message without the versions behind `highest`, and the fields that only these have."""
+    """Return a message without the versions above `highest`, and without the fields that only these have."""
 
     def kept(fields: list[Any]) -> list[Any]:
         return [

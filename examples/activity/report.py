@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 import kbroker.spark
 
-if TYPE_CHECKING:  # at run time where it is used: session() says in one line what Spark needs and does not find
+if TYPE_CHECKING:  # at run time only after session(), which says in one line what Spark needs and does not find
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_PAGES = 200
-"""A member with more is a robot, and would be paired with everything."""
+"""A member who has viewed more pages is a robot, and would be paired with everything."""
 
 
 def also_viewed(views: DataFrame, most: int) -> DataFrame:
-    """page, also, members: the `most` pages that have most members in common with each; `views` has member and page."""
+    """Return, for each page, the `most` pages that share most members with it: columns page, also, members.
+
+    `views`: columns member and page.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 

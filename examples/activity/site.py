@@ -29,7 +29,7 @@ class Site:
         self._random = random.Random(seed)
 
     def events(self) -> Iterator[Event]:
-        """Topic and event: a member looks around in a subject, and sometimes does something else."""
+        """Yield topics and events, for ever: a member views pages of a subject, and sometimes searches or clicks."""
         draw = self._random
         while True:
             member = int(MEMBERS * draw.random() ** 2)
@@ -48,7 +48,7 @@ class Site:
 
 
 def publish(producer: Producer, events: Iterator[Event], rate: float, seconds: float) -> int:
-    """So many events a second for so long, or until Ctrl-C or SIGTERM; how many they were."""
+    """Send `rate` events a second for so many seconds, or until Ctrl-C or SIGTERM. Return how many were sent."""
     ended = False
 
     def end(*_: object) -> None:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import kbroker.spark
 
-if TYPE_CHECKING:  # at run time where it is used: session() says in one line what Spark needs and does not find
+if TYPE_CHECKING:  # at run time only after session(), which says in one line what Spark needs and does not find
     from pyspark.sql import DataFrame
 
 
 def counts(views: DataFrame) -> DataFrame:
-    """window, subject, views; rows that come more than a minute late are not counted."""
+    """Return the views of each subject in each window: columns window, subject, views.
+
+    Rows that come more than a minute late are not counted.
+    """
     from pyspark.sql import functions as F
 
     event = F.from_json(F.col("value").cast("string"), "page string")
@@ -54,7 +57,7 @@ def main() -> None:
         writer = changed.write.format("kbroker").mode("append").option("topic", "trending")
         writer.option("kafka.bootstrap.servers", given.bootstrap_server).save()
 
-    # What has changed since the batch before: Spark lets a sink in Python have that in foreachBatch only.
+    # Only what has changed since the batch before is written. Spark gives a sink in Python that in foreachBatch only.
     stream = rows.writeStream.outputMode("update").option("checkpointLocation", given.checkpoint)
     query = stream.trigger(processingTime="5 seconds").foreachBatch(publish).start()
     query.awaitTermination(given.seconds)

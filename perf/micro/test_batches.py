@@ -1,4 +1,4 @@
-"""What happens to every batch: check, walk, stamp, scan and decode, in ns per record and GB/s (`extra_info`)."""
+"""Measures what happens to every batch: check, walk, stamp, scan, decode; ns per record and GB/s (`extra_info`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker._core.wire import message_set, record_batch
 from kbroker._core.wire.columns import Columns, RecordColumns
 from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch
 from kbroker._core.wire.message_set import MessageSetBuilder, SetInfo
 from kbroker._core.wire.record_batch import BatchInfo
-from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import BatchBuilder, encode_batch, read_batches
 

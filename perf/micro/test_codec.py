@@ -1,4 +1,4 @@
-"""Messages: encoding, decoding and making them. Encoding Metadata may take 5 us, decoding a typical request 2 us."""
+"""Measures encoding, decoding and making messages. Encoding Metadata may take 5 us, decoding a usual request 2 us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two passes of compaction, in GB/s of log read and ns per record (`extra_info`)."""
+"""Measures the two passes of compaction, in GB/s of log read and ns per record (`extra_info`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kbroker._core.wire import record_batch
 from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
+from kbroker._core.wire import record_batch
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import BatchBuilder
 
@@ -23,7 +23,10 @@ def inflated(codec: int, data: memoryview) -> memoryview:
 
 
 def segment_of(value_size: int, keys: int, codec: Codec) -> tuple[bytes, int]:
-    """`keys` different keys, each time in the same order; every record of the last time round is the newest."""
+    """Return a segment in which `keys` different keys come again and again, always in the same order.
+
+    The newest record of each key is in the last round.
+    """
     log, offset, size = [], 0, 0
     while size < SEGMENT_SIZE:
         base_offset, builder = offset, BatchBuilder(codec)
@@ -60,7 +63,7 @@ def test_copy(benchmark: BenchmarkFixture, stays: str, codec: Codec) -> None:
     if stays == "newest":
         feed_map(data, found, inflate=inflated)
     elif stays == "every second":
-        # Half of the keys have something newer further on.
+        # Half of the keys have a newer record at a later offset.
         for key in range(5000):
             found.put(b"user-%08d" % key, 2**40 if key % 2 else 0)
     found.latest_offset = 2**40
