@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from perf import tools
 from perf.duel import Duel, Figure, Measured, absolute, compared
 from perf.peers import Kbroker, Peer
-from tests.kit import consumer_group_load
-from tests.kit.group_load import time_rebalance
+from tests.kit.clients import consumer_group_load
+from tests.kit.clients.group_load import time_rebalance
 
 
 def start() -> list[Figure]:

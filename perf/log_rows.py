@@ -23,7 +23,7 @@ from kbroker.storage.producer_state import store_snapshot
 from perf import machine, tools
 from perf.duel import Figure, absolute, compared
 from perf.peers import Kafka39, Kbroker, Peer
-from tests.kit.logs import LogHome
+from tests.kit.logs.home import LogHome
 
 TIME = 1_700_000_000_000
 PRODUCERS = 10

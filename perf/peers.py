@@ -8,8 +8,9 @@ import time
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from perf import machine
-from tests.kit.broker import BrokerProcess, KafkaProcess, free_port, write_properties
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess, free_port, write_properties
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import KafkaProcess
 
 __all__ = ["Kafka", "Kafka39", "Kbroker", "Peer", "free_port", "java_tool"]
 

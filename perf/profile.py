@@ -20,7 +20,7 @@ from pathlib import Path
 from perf import tools
 from perf.peers import Kbroker
 from perf.transaction_rows import commit_transactions
-from tests.kit.group_load import time_rebalance
+from tests.kit.clients.group_load import time_rebalance
 
 TARGET = Path(__file__).parent.parent / "build" / "profile"
 SHOWN = 25

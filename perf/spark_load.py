@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from kbroker.client import Producer
 from kbroker.spark import load
 from kbroker.spark.session import loading_session
-from tests.kit.spark import new_session
+from tests.kit.spark.session import new_session
 
 LATENCY_S = 10.0
 FORMATS = {"kbroker": "kbroker", "jvm": "kafka"}

@@ -11,7 +11,7 @@ from kbroker.protocol.api import ApiKey
 from perf import tools
 from perf.duel import Duel, Figure, Measured, absolute, compared
 from perf.peers import Kbroker, Peer
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 SECONDS = 6.0
 WARM_UP_S = 1.0

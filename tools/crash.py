@@ -1,6 +1,6 @@
 """Lives of brokers on simulated disks, cut anywhere: what docs/DURABILITY.md promises is checked on what is left.
 
-One seed is one life, cut at many operations; see tests/kit/crash_campaign.py. The seeds run in one process for each
+One seed is one life, cut at many operations; see tests/kit/crash/campaign.py. The seeds run in one process for each
 core. Prints what is broken, with the command that shows it again, and in the end the figures.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.kit.crash_campaign import CUTS, Figures, run_seed
-from tests.kit.crash_history import BrokenPromise
+from tests.kit.crash.campaign import CUTS, Figures, run_seed
+from tests.kit.crash.history import BrokenPromise
 
 MAX_FAILURES = 20
 

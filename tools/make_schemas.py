@@ -71,7 +71,7 @@ Json = dict[str, Any]
 def release_jars(release: str) -> list[Path]:
     """Return the jars of one release, from Maven Central or the cache."""
     sys.path.insert(0, str(ROOT))
-    from tests.kit import maven
+    from tests.kit.kafka import maven
 
     return [maven.jar(f"org.apache.kafka:{artifact}:{release}") for artifact in ARTIFACTS]
 

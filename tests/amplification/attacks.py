@@ -9,7 +9,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch
 from tests.amplification.furnishing import DOOMED, HEAVY, PARTITIONS, SEGMENTS, TIME, Furnisher
-from tests.kit.collisions import triples_of_one_hash
+from tests.kit.wire.collisions import triples_of_one_hash
 
 Frames = list[bytes]
 

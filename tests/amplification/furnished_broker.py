@@ -8,8 +8,8 @@ from typing import Self
 from tests.amplification.bounds import excess
 from tests.amplification.figures import Figures, Scales
 from tests.amplification.furnishing import PATIENCE_S, SETTINGS, Furnisher
-from tests.kit.broker import BrokerProcess, folder_in_memory
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess, folder_in_memory
+from tests.kit.clients.wire import WireClient
 
 TRIES = 3
 """A figure over its bound is measured again: an attack is over it each time, the effect of a busy machine is not."""

@@ -13,7 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 HEAVY, DOOMED, CONSUMERS = "heavy", "doomed", "heavy-consumers"
 PARTITIONS = 1_000

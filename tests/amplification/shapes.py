@@ -22,7 +22,7 @@ from kbroker.protocol.api import SERVED, ApiKey, is_flexible, request_class
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages import Message
 from tests.fuzz.stretching import uvarint
-from tests.kit.message_model import INTEGERS, Field, fields_of
+from tests.kit.models.message import INTEGERS, Field, fields_of
 
 FIRST_COUNT = 64
 """The number of elements in a first request, from whose size the final number is computed."""

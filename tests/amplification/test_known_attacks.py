@@ -17,8 +17,8 @@ from tests.amplification.bounds import excess, limit_above, limit_of
 from tests.amplification.figures import NO_LIMIT, Figures, Scales
 from tests.amplification.furnished_broker import FurnishedBroker
 from tests.amplification.furnishing import HEAVY, TIME, Furnisher
-from tests.kit.broker import BrokerProcess, folder_in_memory, free_port
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess, folder_in_memory, free_port
+from tests.kit.clients.wire import WireClient
 
 SIZE_OF_A_NEW_TOPIC = 35
 """The size of a CreateTopics request, for which the table of bounds says what a topic may cost."""

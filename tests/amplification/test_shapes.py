@@ -14,7 +14,7 @@ from tests.amplification.furnished_broker import FurnishedBroker
 from tests.amplification.furnishing import Furnisher
 from tests.amplification.naming import RESTORED, given_for, variants_of
 from tests.amplification.shapes import Numbered, Repeated, Shape, numbered_arrays, shapes_of
-from tests.kit.collisions import PLAIN, colliding_in_a_dict
+from tests.kit.wire.collisions import PLAIN, colliding_in_a_dict
 
 ENOUGH = 3
 """The number of findings after which no more shapes of an API are tried."""

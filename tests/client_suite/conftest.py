@@ -11,8 +11,9 @@ from kbroker.client import AdminClient
 from tests.client_suite.features import IDEMPOTENCE
 from tests.client_suite.java_peer import JavaPeer
 from tests.client_suite.suite_broker import SETTINGS, SuiteBroker
-from tests.kit.broker import BrokerProcess, Kafka4InMemory
-from tests.kit.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka.process import Kafka4InMemory
+from tests.kit.kafka.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
 
 HERE = Path(__file__).parent
 Start = Callable[[dict[str, object]], BrokerProcess]

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.kit.java_program import compile_java
+from tests.kit.kafka.java_program import compile_java
 
 # The first releases whose clients have it.
 HAS_HEADERS, HAS_ZSTD, HAS_STATIC_MEMBERS, HAS_COOPERATIVE = (0, 11), (2, 1), (2, 3), (2, 4)

@@ -13,10 +13,11 @@ from kazoo.client import KazooClient
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import Kafka4InMemory, KafkaProcess, free_port
-from tests.kit.certificates import Authority
-from tests.kit.wire import WireClient
-from tests.kit.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
+from tests.kit.brokers.process import free_port
+from tests.kit.clients.certificates import Authority
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import Kafka4InMemory, KafkaProcess
+from tests.kit.kafka.zookeeper import Kafka010, Kafka25, KafkaOnZooKeeper
 
 PASSWORD = "geheim"
 LISTENERS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")

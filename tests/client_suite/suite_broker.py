@@ -17,8 +17,8 @@ from kbroker.client.errors import ClientError
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 SECONDS = 60.0
 

@@ -12,8 +12,8 @@ from kbroker.client.admin_results import ReplicaLogDir
 from kbroker.client.errors import BrokerError
 from tests.client_suite.features import FEATURES, LOG_DIRS, MOVING_REPLICAS
 from tests.client_suite.suite_broker import SuiteBroker, eventually
-from tests.kit.broker import BrokerProcess
-from tests.kit.dropping_proxy import DroppingProxy
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.proxies.dropping import DroppingProxy
 
 
 def test_the_cluster_tells_of_its_broker(broker: SuiteBroker, admin: AdminClient) -> None:

@@ -13,9 +13,9 @@ from kbroker.coordination.store import NoNode
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.model import TopicPartition
 from tests.client_suite.suite_broker import SECONDS, SETTINGS, SuiteBroker, eventually
-from tests.kit.broker import BrokerProcess
-from tests.kit.connectors import QUICK, Reading
-from tests.kit.zookeeper import KafkaOnZooKeeper, ZooKeeperProcess
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.connectors import QUICK, Reading
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper, ZooKeeperProcess
 
 PARTITIONS = 4
 HAS_NONE = {"kafka-4.3": "there is no ZooKeeper since Kafka 4.0"}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit import maven
-from tests.kit.java_program import BUILD, compile_java
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import BUILD, compile_java
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.kit.broker import BrokerProcess, KafkaProcess
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka.process import KafkaProcess
 
 
 def new_broker(settings: Mapping[str, object] | None = None) -> BrokerProcess:

@@ -21,8 +21,8 @@ from kbroker.rules.consumer_group_member import (
     TargetChange,
     TargetEpochChange,
 )
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kbroker.client import Consumer, Delivery, Producer, TopicPartition, TransactionFailed, TransactionMustAbort
-from tests.kit.dropping_proxy import DroppingProxy
-from tests.kit.kafka_cluster import KafkaCluster
+from tests.kit.kafka.cluster import KafkaCluster
+from tests.kit.proxies.dropping import DroppingProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

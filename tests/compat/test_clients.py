@@ -13,7 +13,7 @@ import pytest
 from tests.compat.clients import CLIENTS, CODECS, Client
 from tests.compat.conftest import new_broker
 from tests.compat.records import checksum
-from tests.kit.broker import BrokerProcess, free_port
+from tests.kit.brokers.process import BrokerProcess, free_port
 
 
 def often(client: Client) -> Any:

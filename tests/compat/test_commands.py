@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
 
 pytestmark = pytest.mark.slow
 Run = Callable[..., bytes]

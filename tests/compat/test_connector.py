@@ -17,12 +17,12 @@ from kazoo.exceptions import NoNodeError
 from kbroker.client import EARLIEST, LATEST, Producer, SimpleConsumer
 from kbroker.model import TopicPartition
 from tests.compat.test_zookeeper_clients import PARTITIONS, WAIT_S, Old, await_that, lines
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory
-from tests.kit.connector_member import Given, MemberProcess, PrintingProcess
-from tests.kit.connectors import QUICK, Reading
-from tests.kit.java_program import compile_java
-from tests.kit.zookeeper import Kafka010, ZooKeeperProcess
+from tests.kit.clients.connector_member import Given, MemberProcess, PrintingProcess
+from tests.kit.clients.connectors import QUICK, Reading
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import compile_java
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import Kafka010, ZooKeeperProcess
 
 
 class OldBroker(Old):

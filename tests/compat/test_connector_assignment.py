@@ -17,10 +17,10 @@ from kbroker.client.connector.subscription import Subscription
 from kbroker.client.zookeeper.options import ZOOKEEPER
 from kbroker.client.zookeeper.session import Session
 from kbroker.coordination.paths import NO_UUID, TopicAssignment, encode_topic
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory
-from tests.kit.java_program import compile_java
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import compile_java
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 FEW_GROUPS, GROUPS = 30, 150
 TOPICS = {f"t{number}{suffix}": 2 * number for number in range(6) for suffix in ("", ".x", "-Ä")} | {

@@ -17,9 +17,9 @@ from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Record
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory, KafkaProcess
-from tests.kit.java_program import java
-from tests.kit.zookeeper import Kafka010, Kafka25
+from tests.kit.kafka.java_program import java
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory, KafkaProcess
+from tests.kit.kafka.zookeeper import Kafka010, Kafka25
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

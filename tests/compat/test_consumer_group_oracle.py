@@ -27,8 +27,9 @@ from tests.compat.group_asker import (
     Transaction,
     offsets_told,
 )
-from tests.kit.broker import BrokerProcess, Kafka4InMemory
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import Kafka4InMemory
 from tests.unit.server.handlers.test_groups import committing
 
 SETTINGS = {

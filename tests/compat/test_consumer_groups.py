@@ -16,8 +16,8 @@ from kbroker.protocol.api import ApiKey
 from tests.compat.clients import CLIENTS, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, produce_arguments
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 NAMES = ("confluent", "java-4.3")
 NEWER = [pytest.param(one, id=one.name) for one in CLIENTS if one.name in NAMES]

@@ -27,9 +27,9 @@ from kbroker.rules.consumer_group_member import (
     TargetChange,
     TargetEpochChange,
 )
-from tests.kit import log_directory as kit
-from tests.kit import maven
-from tests.kit.java_program import java
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import java
+from tests.kit.logs import directory as kit
 
 VERSION, NEWER = "3.9.1", "4.3.1"
 TOOL = {VERSION: "kafka.tools.DumpLogSegments", NEWER: "org.apache.kafka.tools.DumpLogSegments"}

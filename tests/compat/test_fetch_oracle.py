@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.kit.broker import BrokerProcess, KafkaProcess
-from tests.kit.fetch_machine import FETCH_MAX_BYTES, FetchMachine, WireWorld
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka.process import KafkaProcess
+from tests.kit.models.fetch_machine import FETCH_MAX_BYTES, FetchMachine, WireWorld
 
 
 @pytest.fixture(scope="module", params=[BrokerProcess, KafkaProcess], ids=["kbroker", "kafka"])

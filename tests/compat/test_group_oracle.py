@@ -21,10 +21,11 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.records import encode_batch, read_records
 from kbroker.rules.group import Group
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.java_program import java
-from tests.kit.memory_replica import MemoryOffsetsTopic
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.java_program import java
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.parts.replica import MemoryOffsetsTopic
 from tests.unit.groups.conftest import Home
 from tests.unit.server.handlers.test_groups import TOPIC, commit, committing, fetch, form, join, joining, syncing
 

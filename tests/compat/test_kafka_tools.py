@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.kit import maven
-from tests.kit.broker import BrokerProcess
-from tests.kit.java_program import java
-from tests.kit.transactional_producer import TransactionalProducer
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.transactional_producer import TransactionalProducer
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import java
 
 TOOLS = "org.apache.kafka.tools"
 # Tools that moved: the package of each version.

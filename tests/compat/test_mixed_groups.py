@@ -18,7 +18,7 @@ from tests.compat.clients import CLIENTS
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic
 from tests.compat.test_consumer_groups import FAST
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 PARTITIONS, COUNT, SECONDS = 6, 600, 60.0
 BY_NAME = {client.name: client for client in CLIENTS}

@@ -9,7 +9,7 @@ import pytest
 from tests.compat.clients import OLD, Client, named
 from tests.compat.records import checksum
 from tests.compat.test_clients import can, create_topic, produce_arguments
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 TODAYS = [
     pytest.param(named("confluent"), id="confluent"),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.compat.clients import named
 from tests.compat.test_clients import create_topic, produce_arguments
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 CLIENT = named("kafka-python-2.0")
 COUNT = 20

@@ -13,9 +13,10 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.batches import changed
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.wire.batches import changed
 
 VERSIONS = range(3, 12)
 CLOSED = "closed"

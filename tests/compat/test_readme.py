@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import build
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 SECTION = re.search(r"^## First messages\n(.*?)^## ", (build.ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 

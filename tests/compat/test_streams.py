@@ -17,8 +17,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic
-from tests.kit.broker import BrokerProcess
-from tests.kit.java_program import compile_java
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka.java_program import compile_java
 
 HERE = Path(__file__).parent
 PARTITIONS = 2

@@ -24,9 +24,9 @@ from kbroker.protocol.api import ApiKey
 from tests.compat.clients import NEW, ROOT, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, often
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 from tests.kit.child_process import ChildProcess
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 FENCED = re.compile(r"fenc|epoch", re.IGNORECASE)
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

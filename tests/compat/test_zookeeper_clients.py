@@ -15,11 +15,12 @@ from kazoo.exceptions import NoNodeError
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit import maven
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.java_program import java
-from tests.kit.wire import WireClient
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import java
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 VERSIONS = ("0.8.2.2", "0.10.2.2")
 WAIT_S = 60.0

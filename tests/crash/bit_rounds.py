@@ -31,8 +31,8 @@ from kbroker.protocol.api import ApiKey
 from kbroker.storage import checkpoints
 from kbroker.storage import segment as names
 from kbroker.testing import Broker
-from tests.kit.quick_disk import quick_directory
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.quick_disk import quick_directory
 
 TOPIC = "bits"
 MANY = 48

@@ -28,7 +28,8 @@ from kbroker.client import AdminClient
 from kbroker.testing.fault_proxy import FaultProxy
 from tests.crash.client_actors import CLASSIC, CONSUMER, POLL_INTERVAL_MS, QUICK, Actor, Member, Mover, Writer, end
 from tests.crash.client_ledger import IN, OUT, PARTITIONS, Ledger, Stored, check
-from tests.kit.broker import BrokerProcess, Kafka4InMemory, KafkaInMemory, KafkaProcess, free_port
+from tests.kit.brokers.process import BrokerProcess, free_port
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory, KafkaProcess
 
 SETTLE_S = 120.0
 MISTAKE_SHOWS_S = 8.0

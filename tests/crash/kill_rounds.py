@@ -24,8 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 PARTITIONS = 3
 TOPICS: dict[str, dict[str, str]] = {

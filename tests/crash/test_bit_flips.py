@@ -28,9 +28,9 @@ from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit import log_directory as kit
-from tests.kit.logs import TOPIC_ID, ManualClock
-from tests.kit.quick_disk import UnsyncedFileSystem, quick_directory
+from tests.kit.logs import directory as kit
+from tests.kit.logs.home import TOPIC_ID, ManualClock
+from tests.kit.logs.quick_disk import UnsyncedFileSystem, quick_directory
 
 FLIPS = 1000
 """The number of flips after a clean stop, and also after a kill."""

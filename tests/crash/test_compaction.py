@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 KEYS = 500
 SETTINGS: dict[str, object] = {

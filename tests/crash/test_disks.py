@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from tests.kit.broker import BrokerProcess
-from tests.kit.small_disk import disk, fill, mount
-from tests.kit.zookeeper import KafkaOnZooKeeper
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.crash.small_disk import disk, fill, mount
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import SOON, History
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce_all, records
 

@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.client import AdminClient, Consumer, Producer
 from kbroker.testing import Broker
-from tests.kit.set_clock import SetClock
+from tests.kit.crash.set_clock import SetClock
 
 SECONDS = 20.0
 TOPIC = "timed"

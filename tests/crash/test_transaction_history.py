@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.transaction_history import KINDS, History, OffsetRead, Outcome, Poll, Sent, Transaction, anomalies
+from tests.kit.crash.transaction_history import KINDS, History, OffsetRead, Outcome, Poll, Sent, Transaction, anomalies
 
 A, B, OUT = ("in", 0), ("in", 1), ("out", 0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.crash.transaction_rounds import Result, run
-from tests.kit.transaction_history import Outcome
+from tests.kit.crash.transaction_history import Outcome
 
 SEEDS = [1, pytest.param(2, marks=pytest.mark.slow)]
 

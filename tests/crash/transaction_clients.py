@@ -20,8 +20,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.kit.epoch_producer import EpochProducer, Refused, Unanswered
-from tests.kit.transaction_journal import Journal
+from tests.kit.clients.epoch_producer import EpochProducer, Refused, Unanswered
+from tests.kit.crash.transaction_journal import Journal
 
 IN, LOG, OUT = "in", "log", "out"
 PARTITIONS = 3

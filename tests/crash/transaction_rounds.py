@@ -5,8 +5,8 @@ version 1 (librdkafka: transaction_clients.py) and of version 2 (Java 4.3: java/
 on the same partitions, and faults in between: the broker is killed or stopped and started again, or
 held (SIGSTOP); connections are dropped, stalled, or end before an answer; clients are killed, or held until their
 transaction has timed out while others take over their transactional ids. When all is over, every place is read whole,
-and the checker of tests/kit/transaction_history.py says what of it no broker may answer. `--keep DIRECTORY` keeps what
-the clients have written of rounds with anomalies; `--check DIRECTORY` checks such a directory again.
+and the checker of tests/kit/crash/transaction_history.py says what of it no broker may answer. `--keep DIRECTORY` keeps
+what the clients have written of rounds with anomalies; `--check DIRECTORY` checks such a directory again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.crash.transaction_clients import GROUP, IN, LOG, OUT, PARTITIONS
-from tests.kit.broker import BrokerProcess, Kafka4InMemory
-from tests.kit.dropping_proxy import DroppingProxy
-from tests.kit.java_program import compile_java
-from tests.kit.transaction_history import Anomaly, History, Outcome, anomalies
-from tests.kit.transaction_journal import Journal, read_journals
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.crash.transaction_history import Anomaly, History, Outcome, anomalies
+from tests.kit.crash.transaction_journal import Journal, read_journals
+from tests.kit.kafka.java_program import compile_java
+from tests.kit.kafka.process import Kafka4InMemory
+from tests.kit.proxies.dropping import DroppingProxy
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_MS = 3000

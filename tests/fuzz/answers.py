@@ -27,8 +27,8 @@ from tests.fuzz.conversation import BROKER, Findings
 from tests.fuzz.honest_broker import HonestBroker, places_in
 from tests.fuzz.program import WILD, Program
 from tests.fuzz.target import Target
-from tests.kit.message_model import INTEGERS
-from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker, asked_by
+from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker, asked_by
+from tests.kit.models.message import INTEGERS
 
 PATIENCE_S = 20.0
 """All that a client does here is bounded to a fraction of this."""

@@ -25,7 +25,7 @@ from kbroker._core.wire.records import decode_records
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import Record, encode_batch, read_batches, read_records
-from tests.kit.message_rows import read_rows
+from tests.kit.wire.message_rows import read_rows
 
 INFLATED_LIMIT = 1 << 16
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")

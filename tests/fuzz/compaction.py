@@ -12,8 +12,8 @@ from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
 from tests.fuzz.batches import INFLATED_LIMIT, OLD_FORMAT, mend
 from tests.fuzz.target import Target
-from tests.kit import message_set_model
-from tests.kit.message_set_model import Message
+from tests.kit.models import message_set as message_set_model
+from tests.kit.models.message_set import Message
 
 NOW_MS, RETENTION_MS = 1 << 40, 1000
 HASH_KEY = bytes(16)

@@ -34,7 +34,7 @@ from tests.fuzz.batches import FIX_CRC, FIX_LENGTH, put_right
 from tests.fuzz.costs import Traffic, check_costs
 from tests.fuzz.stretching import LENGTHS, choice, filled, places_of, stretched
 from tests.fuzz.target import LONG, Target
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 OTHER_CONNECTION, LIE, MEND, PIECES, STRETCH = 1, 2, 4, 8, 16
 """Bits of `how`: on a second connection; without a length field of its own; put right by `mend`; in two pieces; with

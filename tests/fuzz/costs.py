@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._core.base import build_info
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 MIB = 1 << 20
 TRIES = 3

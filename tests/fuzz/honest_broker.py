@@ -14,8 +14,8 @@ from kbroker.protocol.api import SERVED, ApiKey, response_class
 from kbroker.protocol.messages import Message, Struct
 from kbroker.protocol.records import encode_batch
 from tests.fuzz.stretching import filled
-from tests.kit.message_model import Field, fields_of
-from tests.kit.scripted_broker import Asked
+from tests.kit.brokers.scripted import Asked
+from tests.kit.models.message import Field, fields_of
 
 NODE = 1
 END = 3

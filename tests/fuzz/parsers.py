@@ -56,7 +56,7 @@ from tests.fuzz.batches import (
     message_set_seeds,
 )
 from tests.fuzz.target import Target
-from tests.kit.logs import LogHome, batch_of
+from tests.kit.logs.home import LogHome, batch_of
 
 FS = RealFileSystem()
 

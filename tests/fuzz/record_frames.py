@@ -18,7 +18,7 @@ from kbroker.protocol.api import ApiKey
 from tests.compat.clients import CLIENTS, Client
 from tests.fuzz.conversation import packed
 from tests.fuzz.target import CORPUS
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 
 RECORDED = CORPUS / "frames-recorded.hex"
 LARGEST_FRAME = 1500

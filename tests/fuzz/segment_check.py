@@ -14,10 +14,11 @@ from kbroker.storage.segment import INDEX_ENTRY, TIME_INDEX_ENTRY
 from tests.fuzz.batches import FIX_CRC, FIX_LENGTH, INFLATED_LIMIT, OLD_FORMAT
 from tests.fuzz.parsers import mend_batches, packed, scan
 from tests.fuzz.target import Target
-from tests.kit import message_set_model, record_batch_model
-from tests.kit.compaction_model import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from tests.kit.message_set_model import Message
-from tests.kit.record_batch_model import Batch, Record
+from tests.kit.models import message_set as message_set_model
+from tests.kit.models import record_batch as record_batch_model
+from tests.kit.models.compaction import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from tests.kit.models.message_set import Message
+from tests.kit.models.record_batch import Batch, Record
 
 HEADER = struct.Struct(">BqqHH")
 """Flags, base offset, end offset, entries of the .index and of the .timeindex; they follow, then the batches."""

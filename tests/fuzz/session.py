@@ -18,8 +18,8 @@ from tests.fuzz.conversation import BROKER, check_codes
 from tests.fuzz.costs import CountingClient, Traffic, check_costs
 from tests.fuzz.program import Program
 from tests.fuzz.target import Target
-from tests.kit.producer_model import ProducerModel
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.models.producer import ProducerModel
 
 STEPS = 60
 TOPICS = ["a", "b", "a.b", "c" * 249]

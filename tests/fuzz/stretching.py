@@ -10,7 +10,7 @@ from kbroker.errors import BadInput
 from kbroker.protocol.api import ApiKey, is_flexible
 from kbroker.protocol.headers import decode_request, encode_request
 from kbroker.protocol.messages import Message, RequestHeader, Struct
-from tests.kit.message_model import INTEGERS, Field, fields_of
+from tests.kit.models.message import INTEGERS, Field, fields_of
 
 LENGTHS = (127, 255, 256, 32_766, 32_767, 32_768, 65_534, 65_535, 65_536, 1 << 20)
 MOST_ELEMENTS = 256

@@ -11,9 +11,9 @@ from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import ErrorCode
 from kbroker.protocol import compression
 from kbroker.protocol.messages import FetchResponse, Message, Struct
-from tests.kit import message_set_model
-from tests.kit.message_model import Field, fields_of
-from tests.kit.record_batch_model import Refused
+from tests.kit.models import message_set as message_set_model
+from tests.kit.models.message import Field, fields_of
+from tests.kit.models.record_batch import Refused
 
 Tree = Any
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.messages import Message
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 from tests.oracle.matrix import NOT_YET
 from tests.oracle.scenario import KEYS, highest, lower
 from tests.oracle.scenarios.requests import produce_all

@@ -13,8 +13,9 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import KafkaInMemory
 from tests.oracle.scenario import Run, Scenario, run
 from tests.oracle.scenarios.produce import INFLATED_LIMIT
 

@@ -22,8 +22,8 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.headers import decode_response, framed
 from kbroker.protocol.messages import Message, RequestHeader, Struct
-from tests.kit.message_model import fields_of
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.models.message import fields_of
 from tests.oracle.answers import Names, Tree, tree_of
 
 SCENARIOS: dict[str, Scenario] = {}

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.client import AdminClient, Consumer, ErrorCode, PartialFailure, Producer, TopicPartitionReplica
 from tests.client_suite.suite_broker import eventually
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.client import AdminClient, BrokerError, ClientError, Consumer, ErrorCode, Producer
 from kbroker.client.simple_consumer import SimpleConsumer
-from tests.kit import maven
-from tests.kit.zookeeper import OldKafka
+from tests.kit.kafka import maven
+from tests.kit.kafka.zookeeper import OldKafka
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.broker import Kafka4InMemory
+from tests.kit.kafka.process import Kafka4InMemory
 from tests.oracle.answers import differences
 from tests.oracle.matrix import Case, Matrix
 from tests.oracle.scenario import NEWER

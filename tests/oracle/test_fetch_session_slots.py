@@ -6,8 +6,9 @@ import pytest
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import KafkaInMemory
 from tests.oracle.matrix import KAFKA_SETTINGS, OUR_SETTINGS
 from tests.oracle.scenarios.requests import FetchTopic, fetch, fetch_partition
 

@@ -22,10 +22,10 @@ from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol import messages as M
 from kbroker.protocol.records import Record, encode_batch, read_batches
 from kbroker.storage.producer_state import decode_snapshot
-from tests.kit import maven
-from tests.kit.broker import BrokerProcess
-from tests.kit.dump_tool import printed_without_complaint
-from tests.kit.zookeeper import KafkaOnZooKeeper
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka import maven
+from tests.kit.kafka.dump_tool import printed_without_complaint
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for
 from tests.oracle.other_deviations import OTHERS

@@ -19,11 +19,11 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from tests.compat.clients import named
 from tests.compat.records import checksum
-from tests.kit import maven
-from tests.kit.broker import BrokerProcess, ServerProcess
-from tests.kit.message_set_model import Message
-from tests.kit.wire import WireClient
-from tests.kit.zookeeper import KafkaOnZooKeeper, OldKafka
+from tests.kit.brokers.process import BrokerProcess, ServerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka import maven
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper, OldKafka
+from tests.kit.models.message_set import Message
 from tests.oracle.answers import Names, differences, tree_of
 from tests.oracle.history import History
 from tests.oracle.scenario import lower

@@ -19,10 +19,10 @@ from kazoo.client import KazooClient
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from tests.kit import maven
-from tests.kit.broker import BrokerProcess
-from tests.kit.dump_tool import printed_without_complaint
-from tests.kit.zookeeper import KafkaOnZooKeeper
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.kafka import maven
+from tests.kit.kafka.dump_tool import printed_without_complaint
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import SOON, History
 from tests.oracle.scenarios.configs import BROKER, SET, change
 from tests.oracle.scenarios.requests import records

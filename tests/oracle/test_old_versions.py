@@ -10,8 +10,9 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.headers import framed
 from kbroker.protocol.messages import RequestHeader
-from tests.kit.broker import BrokerProcess, KafkaProcess
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.kafka.process import KafkaProcess
 from tests.oracle.matrix import KAFKA_SETTINGS, OUR_SETTINGS
 from tests.oracle.scenarios.old_messages import flat, messages_in
 from tests.oracle.scenarios.requests import FetchTopic, fetch, fetch_partition, produce

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 from tests.oracle.scenarios.requests import offsets_of, produce_all, records
 
 TOPICS = ("z", "a", "m", "b")

@@ -21,8 +21,8 @@ from kbroker.coordination.embedded import EmbeddedStore, store_path
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.server.broker import Broker
-from tests.kit import maven
-from tests.kit.zookeeper import KafkaOnZooKeeper, Node, Nodes, ZooKeeperProcess, nodes_of
+from tests.kit.kafka import maven
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper, Node, Nodes, ZooKeeperProcess, nodes_of
 from tests.oracle.deviations import matches
 from tests.oracle.history import TIMEOUT_S, History
 from tests.oracle.listed import Listed, assert_same_but_for, not_there

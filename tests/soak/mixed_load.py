@@ -34,7 +34,7 @@ from confluent_kafka.admin import (
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
 
 LEDGER = "ledger"
 LEDGER_PARTITIONS = 6

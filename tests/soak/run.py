@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from perf import machine
 from perf.tools import drive
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
 from tests.soak import mixed_load
 from tests.soak.mixed_load import LEDGER, LEDGER_PARTITIONS, Auditor
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
-from tests.kit.spark import new_session
+from tests.kit.spark.session import new_session
 
 
 @pytest.fixture(scope="session")

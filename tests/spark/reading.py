@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kbroker.client import AdminClient, Producer
 from kbroker.model import TopicPartition
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
 
 FORMATS = ("kbroker", "kafka")
 OURS, THEIRS = FORMATS

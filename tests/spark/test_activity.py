@@ -26,7 +26,7 @@ from kbroker.client import AdminClient, Consumer, Producer
 from kbroker.testing import Broker
 from tests.compat.clients import node_packages
 from tests.kit import build
-from tests.kit.broker import free_port
+from tests.kit.brokers.process import free_port
 
 README = build.ROOT / "examples" / "activity" / "README.md"
 BROWSER = Path(__file__).with_name("browser")

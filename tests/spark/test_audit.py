@@ -13,7 +13,7 @@ from kbroker.spark.loader.audit import read_audit
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.verify import verify
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, Meanwhile, load, settings_of
+from tests.kit.spark.load import BEGIN_MS, HOUR_MS, InProcess, Meanwhile, load, settings_of
 
 HOUR = BEGIN_MS // HOUR_MS
 

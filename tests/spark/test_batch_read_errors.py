@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
 from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, fill, load, options, place_of_error, places
 
 TOPIC = "mistaken"

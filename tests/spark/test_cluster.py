@@ -14,9 +14,10 @@ import pytest
 
 from kbroker.client import AdminClient, Producer
 from kbroker.testing import Broker
-from tests.kit import build, spark_job
-from tests.kit.spark_cluster import SparkCluster, spark_home
-from tests.kit.yarn_cluster import YarnCluster
+from tests.kit import build
+from tests.kit.spark import job as spark_job
+from tests.kit.spark.cluster import SparkCluster, spark_home
+from tests.kit.spark.yarn_cluster import YarnCluster
 
 ROWS = 10_000
 
@@ -69,7 +70,7 @@ def copy(
         "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": "jupyter",
         "SPARK_HOME": str(cluster.home), "PYTHONPATH": build.python_path(),
     }  # fmt: skip
-    job = [sys.executable, "-m", "tests.kit.spark_job", cluster.url, broker.bootstrap_servers, topic, f"{topic}-copy"]
+    job = [sys.executable, "-m", "tests.kit.spark.job", cluster.url, broker.bootstrap_servers, topic, f"{topic}-copy"]
     return subprocess.run(
         [*job, json.dumps(wanted)], cwd=folder, env=os.environ | ours, capture_output=True, text=True, timeout=300
     )

@@ -18,8 +18,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kbroker.client import AdminClient, Producer
 from kbroker.testing import Broker
-from tests.kit.schema_registry import SchemaRegistryServer
-from tests.kit.spark_reading import last_line, load
+from tests.kit.spark.reading import last_line, load
+from tests.kit.spark.schema_registry import SchemaRegistryServer
 
 DDL = (
     "i INT, l LONG, s STRING, d DOUBLE, b BOOLEAN, dec DECIMAL(10,2), day DATE, t TIMESTAMP, tn TIMESTAMP_NTZ, "

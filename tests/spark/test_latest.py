@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import kbroker.spark
 from kbroker.client import AdminClient, Producer
 from kbroker.testing import Broker
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
 
 
 def latest(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> Any:

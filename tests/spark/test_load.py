@@ -23,7 +23,18 @@ from kbroker.spark.loader.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.verify import verify
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, HOUR_MS, InProcess, create, fill, hours_of, load, on_broker, settings_of, visible
+from tests.kit.spark.load import (
+    BEGIN_MS,
+    HOUR_MS,
+    InProcess,
+    create,
+    fill,
+    hours_of,
+    load,
+    on_broker,
+    settings_of,
+    visible,
+)
 
 
 @pytest.fixture

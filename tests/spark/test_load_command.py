@@ -16,7 +16,7 @@ from kbroker.cli.load import _duration, _size
 from kbroker.cli.main import main
 from kbroker.client import Producer
 from kbroker.testing import Broker
-from tests.kit.load import create, fill, on_broker, visible
+from tests.kit.spark.load import create, fill, on_broker, visible
 
 
 @pytest.fixture

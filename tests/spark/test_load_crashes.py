@@ -12,8 +12,8 @@ from kbroker.spark.loader.commit_files import all_commits
 from kbroker.spark.loader.lake import Directory
 from kbroker.spark.loader.settings import Settings
 from kbroker.testing import Broker
-from tests.kit import load as loads
-from tests.kit.load import create, fill, folding_campaign, killed_at, load, on_broker, settings_of, visible
+from tests.kit.spark import load as loads
+from tests.kit.spark.load import create, fill, folding_campaign, killed_at, load, on_broker, settings_of, visible
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:

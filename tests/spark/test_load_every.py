@@ -18,8 +18,8 @@ from kbroker.cli.main import main
 from kbroker.spark.loader import run
 from kbroker.spark.loader.run import Loader
 from kbroker.testing import Broker
-from tests.kit.load import InProcess, create, fill, load, on_broker, settings_of, visible
-from tests.kit.load_in_spark import await_file, once_told
+from tests.kit.spark.load import InProcess, create, fill, load, on_broker, settings_of, visible
+from tests.kit.spark.load_in_spark import await_file, once_told
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
 from kbroker.testing import Broker
-from tests.kit.load import InProcess, create, fill, load, on_broker, settings_of, visible
+from tests.kit.spark.load import InProcess, create, fill, load, on_broker, settings_of, visible
 
 
 def load_with_little_disk(settings: Settings, limit: int, said: Path) -> None:

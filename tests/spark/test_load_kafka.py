@@ -14,11 +14,11 @@ from kbroker.spark import load
 from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Summary
 from kbroker.spark.loader.verify import verify
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory, KafkaProcess
-from tests.kit.load import BEGIN_MS, create, fill, on_broker, settings_of, visible
-from tests.kit.object_stores import below, s3_bucket
-from tests.kit.processors import wait_until
-from tests.kit.zookeeper import Kafka25
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory, KafkaProcess
+from tests.kit.kafka.zookeeper import Kafka25
+from tests.kit.parts.processors import wait_until
+from tests.kit.spark.load import BEGIN_MS, create, fill, on_broker, settings_of, visible
+from tests.kit.spark.object_stores import below, s3_bucket
 from tests.spark.test_load_object_stores import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -25,7 +25,7 @@ from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.topic_commits import TopicCommits
 from kbroker.testing import Broker
-from tests.kit.load import (
+from tests.kit.spark.load import (
     BEGIN_MS,
     HOUR_MS,
     InProcess,
@@ -39,7 +39,7 @@ from tests.kit.load import (
     on_broker,
     settings_of,
 )
-from tests.kit.object_stores import NothingIsRenamed, below, nothing_is_renamed, s3_bucket
+from tests.kit.spark.object_stores import NothingIsRenamed, below, nothing_is_renamed, s3_bucket
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_a_load_into_a_store_that_is_killed_while_it_folds_goes_on(
 MEMORY_OF_A_LOAD = """
 import sys
 from pathlib import Path
-from tests.kit.load import load
+from tests.kit.spark.load import load
 
 print(load(*sys.argv[1:]).rows)
 print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")))

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from kbroker.spark import load
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.testing import Broker
-from tests.kit import load_in_spark
-from tests.kit.load import create, fill, on_broker, visible
+from tests.kit.spark import load_in_spark
+from tests.kit.spark.load import create, fill, on_broker, visible
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from kbroker.spark.loader.publish import publish
 from kbroker.spark.loader.verify import Verification, verify
 from kbroker.spark.loader.work import WorkUnit
 from kbroker.testing import Broker
-from tests.kit.load import BEGIN_MS, InProcess, Meanwhile, create, fill, load, settings_of
+from tests.kit.spark.load import BEGIN_MS, InProcess, Meanwhile, create, fill, load, settings_of
 
 NAMES = ["2023-11-14T22", "2023-11-14T23", "2023-11-15T00"]
 

@@ -16,8 +16,8 @@ from kbroker.spark import load
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.summary import Summary
 from kbroker.testing import Broker
-from tests.kit.load import on_broker, visible
-from tests.kit.processors import wait_until
+from tests.kit.parts.processors import wait_until
+from tests.kit.spark.load import on_broker, visible
 from tests.spark.reading import FORMATS, Stream, delete_before, fill, places
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

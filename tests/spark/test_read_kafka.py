@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kbroker.client import AdminClient, Producer
-from tests.kit.broker import Kafka4InMemory
+from tests.kit.kafka.process import Kafka4InMemory
 from tests.spark.reading import FORMATS, OURS, THEIRS, Stream, delete_before, fill, load, place_of_error, places, rows
 from tests.spark.test_batch_read import OPTIONS as BATCH_OPTIONS
 from tests.spark.test_stream_read import OPTIONS as STREAM_OPTIONS

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.client import AdminClient, Producer
-from tests.kit.secured_kafka import PASSWORD, SecuredKafka
-from tests.kit.spark_reading import last_line, load
+from tests.kit.kafka.secured import PASSWORD, SecuredKafka
+from tests.kit.spark.reading import last_line, load
 
 STORE_PASSWORD = "geheim"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

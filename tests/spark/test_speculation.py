@@ -13,11 +13,11 @@ import pytest
 
 from kbroker.client import AdminClient
 from kbroker.testing import Broker
-from tests.kit.cluster_load import ClusterLoad, await_that
-from tests.kit.load import fill, on_broker, visible
-from tests.kit.sink_query import QueryProcess, committed, exactly_once, open_transactions
-from tests.kit.spark_cluster import SparkCluster
-from tests.kit.spark_events import speculative_attempts
+from tests.kit.spark.cluster import SparkCluster
+from tests.kit.spark.cluster_load import ClusterLoad, await_that
+from tests.kit.spark.events import speculative_attempts
+from tests.kit.spark.load import fill, on_broker, visible
+from tests.kit.spark.sink_query import QueryProcess, committed, exactly_once, open_transactions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from tests.spark.reading import Stream, fill
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.kit.spark import new_session
+from tests.kit.spark.session import new_session
 from tests.spark.reading import Stream
 
 folder, servers, topic, start = sys.argv[1:]

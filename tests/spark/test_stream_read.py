@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kbroker.client import AdminClient
 from kbroker.testing import Broker
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
 from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, Stream, fill, load, places, rows
 
 MakeStream = Callable[..., Stream]

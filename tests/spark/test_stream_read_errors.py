@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kbroker.client import Producer
 from kbroker.testing import Broker
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
 from tests.spark.reading import OURS, THEIRS, Stream, fill, places
 
 TOPIC = "mistaken-stream"

@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
-from tests.kit.processors import wait_until
-from tests.kit.sink_query import PARTITIONS, committed, fill, open_transactions, start
+from tests.kit.parts.processors import wait_until
+from tests.kit.spark.sink_query import PARTITIONS, committed, fill, open_transactions, start
 
 ROWS = 300  # of a batch
 SLOW = pytest.mark.slow

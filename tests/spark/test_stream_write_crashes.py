@@ -17,10 +17,10 @@ from kbroker.testing.broker import LARGEST_REQUEST
 from kbroker.testing.fault_proxy import FaultProxy
 from kbroker.testing.faults import Fault, Faults
 from kbroker.testing.reserved_port import ReservedPort
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory
-from tests.kit.processors import wait_until
-from tests.kit.sink_query import PARTITIONS, QueryProcess, committed, exactly_once, is_decided, open_transactions
-from tests.kit.zookeeper import Kafka25
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
+from tests.kit.kafka.zookeeper import Kafka25
+from tests.kit.parts.processors import wait_until
+from tests.kit.spark.sink_query import PARTITIONS, QueryProcess, committed, exactly_once, is_decided, open_transactions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kbroker.client import AdminClient
 from kbroker.testing import Broker
-from tests.kit.sink_query import committed, fill, open_transactions
-from tests.kit.spark_reading import last_line
+from tests.kit.spark.reading import last_line
+from tests.kit.spark.sink_query import committed, fill, open_transactions
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import TopicPartition, number_key, number_of, partition_key
-from tests.kit.collisions import takes_as_long
+from tests.kit.wire.collisions import takes_as_long
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 2**63 - 1, -(2**63)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.room import SILENT_S, Room
-from tests.kit.logs import ManualClock
+from tests.kit.logs.home import ManualClock
 
 
 def test_one_host_makes_half_of_all_and_leaves_room_for_the_others() -> None:

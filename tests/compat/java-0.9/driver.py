@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.records import checksum, fingerprint, record
-from tests.kit.java_program import java
+from tests.kit.kafka.java_program import java
 
 Json = dict[str, Any]
 TAB = "\x1f"

@@ -1,5 +1,5 @@
 // One process of clients of the transaction rounds, as tests/crash/transaction_clients.py is one: unmodified kafka-clients, in a thread
-// each, with the same settings and the same journal (tests/kit/transaction_journal.py). From 4.0 on they speak transactions of version 2.
+// each, with the same settings and the same journal (tests/kit/crash/transaction_journal.py). From 4.0 on they speak transactions of version 2.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;

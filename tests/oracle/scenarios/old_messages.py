@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import encode_batch, read_batches
-from tests.kit import message_set_model as model
-from tests.kit.message_set_model import CODEC, LOG_APPEND_TIME, Message
+from tests.kit.models import message_set as model
+from tests.kit.models.message_set import CODEC, LOG_APPEND_TIME, Message
 from tests.oracle.scenario import Talk, scenario
 from tests.oracle.scenarios.fetch import one
 from tests.oracle.scenarios.produce import INFLATED_LIMIT, what_is_there

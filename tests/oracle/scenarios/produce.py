@@ -8,8 +8,8 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey, is_flexible
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
-from tests.kit import record_batch_model as model
-from tests.kit.batches import encode_control_batch
+from tests.kit.models import record_batch as model
+from tests.kit.wire.batches import encode_control_batch
 from tests.oracle.scenario import Talk, lower, scenario
 from tests.oracle.scenarios.requests import NO_TEXTS, T0, fetch, fetch_partition, lie, produce, produce_all, records
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.records import encode_batch
-from tests.kit import record_batch_model as model
+from tests.kit.models import record_batch as model
 
 NO_TEXTS = (b"\xff\xfe", b"\xc3(", b"\xed\xa0")
 """Bytes that are not UTF-8, two bytes each, for names of two letters."""

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from kbroker.client import AdminClient
-from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, commands_here, commands_of
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, commands_here, commands_of
 
 
 @pytest.fixture(scope="module")

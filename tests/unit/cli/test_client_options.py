@@ -15,7 +15,7 @@ from kbroker.client import AdminClient
 from kbroker.client.config import NETWORK
 from kbroker.errors import KbrokerError
 from kbroker.spark.kafka_options import client_options as spark_options
-from tests.kit.certificates import Authority
+from tests.kit.clients.certificates import Authority
 
 PASSWORD = "geheim"
 

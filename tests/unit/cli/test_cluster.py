@@ -10,7 +10,7 @@ from kbroker.cli.main import main
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
-from tests.kit.broker import free_port
+from tests.kit.brokers.process import free_port
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -9,8 +9,8 @@ import pytest
 from kbroker import __version__
 from kbroker.client import AdminClient, Producer
 from kbroker.testing.reserved_port import ReservedPort
-from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, from_json
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, from_json
 
 
 @pytest.fixture(scope="module")

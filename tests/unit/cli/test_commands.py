@@ -12,8 +12,8 @@ import pytest
 
 from kbroker.cli.main import main
 from kbroker.client import AdminClient, Consumer, TopicPartition
-from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, command_of, from_json, json_lines, lines, on_a_terminal, read
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, command_of, from_json, json_lines, lines, on_a_terminal, read
 
 # --- produce and consume ----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from kbroker.cli.main import main
 from kbroker.cli.verify_log import WHAT_TO_DO
 from kbroker.inspection.binary_files import BINARY_FILES
 from kbroker.inspection.text_files import TEXT_FILES
-from tests.kit import log_directory as kit
+from tests.kit.logs import directory as kit
 
 LOG = "00000000000000000000.log"
 Capture = pytest.CaptureFixture[str]

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 
-from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, command_of, commands_of, from_json, lines, on_a_terminal
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, command_of, commands_of, from_json, lines, on_a_terminal
 
 MADE = ["--new-group", "--execute"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.secured_kafka import PASSWORD, SecuredKafka
+from tests.kit.kafka.secured import PASSWORD, SecuredKafka
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -23,9 +23,9 @@ from kbroker.errors import ErrorCode
 from kbroker.metrics.definitions import METRICS
 from kbroker.protocol.api import ApiKey
 from tests.kit import build
-from tests.kit.broker import BrokerProcess
-from tests.kit.group_load import Member, await_coordinator, rebalance
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.group_load import Member, await_coordinator, rebalance
+from tests.kit.clients.wire import WireClient
 
 READY = re.compile(
     r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kbroker.client import AdminClient, Producer, TopicPartition
-from tests.kit.broker import BrokerProcess
-from tests.kit.commands import Run, from_json, lines
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, from_json, lines
 
 
 def test_a_topic_is_created_listed_described_altered_and_deleted(here: Run) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.broker import BrokerProcess, KafkaInMemory
-from tests.kit.transactional_producer import HOUR_MS, TransactionalProducer, now_ms
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.transactional_producer import HOUR_MS, TransactionalProducer, now_ms
+from tests.kit.clients.wire import WireClient
+from tests.kit.kafka.process import KafkaInMemory
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SETTINGS: dict[str, object] = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 3}

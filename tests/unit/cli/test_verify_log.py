@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from kbroker.cli import verify_log
 from kbroker.cli.main import main
 from kbroker.inspection.directory_check import Verifier, is_locked
-from tests.kit import log_directory as kit
-from tests.kit.broker import BrokerProcess
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.logs import directory as kit
 
 ROUNDS = 12
 SETTINGS: dict[str, object] = {

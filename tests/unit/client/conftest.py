@@ -12,10 +12,10 @@ from kbroker.client.cluster import Cluster, begin
 from kbroker.client.config import NETWORK, parse_options
 from kbroker.client.thread import ClientThread
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 MakeCluster = Callable[..., Cluster]
 

@@ -17,8 +17,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.scripted_broker import Peer, ScriptedBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
+from tests.kit.brokers.whole import WholeBroker
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,9 @@ from kbroker.client import (
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
-from tests.kit.batches import changed
-from tests.kit.lying_proxy import LIES, LyingProxy
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.proxies.lying import LIES, LyingProxy
+from tests.kit.wire.batches import changed
 from tests.unit.client.test_simple_consumer import Liar, fetched
 
 LENGTH_AT, HEADER_SIZE = 8, 61

@@ -19,8 +19,8 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
-from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
+from tests.kit.brokers.whole import WholeBroker
 
 T = TypeVar("T")
 MakeCluster = Callable[..., Cluster]

@@ -22,8 +22,8 @@ from kbroker.client.errors import (
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.scripted_broker import Peer, ScriptedBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
+from tests.kit.brokers.whole import WholeBroker
 
 MakeCluster = Callable[..., Cluster]
 

@@ -15,7 +15,7 @@ from kbroker.client.errors import BrokerError, ClientClosed, TimedOut, UsageErro
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Codec
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 
 numbers = itertools.count()
 SECONDS = 30.0

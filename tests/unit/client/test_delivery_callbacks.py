@@ -10,7 +10,7 @@ import pytest
 from kbroker.client import Deliveries, Delivery
 from kbroker.client.errors import BrokerError, ClientClosed
 from kbroker.errors import ErrorCode
-from tests.kit.produce_broker import ProduceBroker
+from tests.kit.brokers.produce import ProduceBroker
 from tests.unit.client.test_producer import SECONDS, producer_of
 
 Heard = list[tuple[BaseException | None, Any]]

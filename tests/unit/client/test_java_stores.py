@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import java_stores
-from tests.kit.certificates import Authority
+from tests.kit.clients.certificates import Authority
 
 PASSWORD = "geheim"
 

@@ -14,7 +14,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_response
 from tests.fuzz.honest_broker import END, HonestBroker
-from tests.kit.scripted_broker import Peer, ScriptedBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
 
 SECONDS = 20.0
 QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 5}

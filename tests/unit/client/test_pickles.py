@@ -27,8 +27,8 @@ from kbroker.client import (
     TopicPartition,
     UnreadableRecords,
 )
-from tests.kit.produce_broker import ProduceBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.produce import ProduceBroker
+from tests.kit.brokers.whole import WholeBroker
 from tests.unit.client.test_producer import SECONDS, producer_of
 
 WAYS: list[Callable[[Any], Any]] = [lambda each: pickle.loads(pickle.dumps(each)), copy.copy, copy.deepcopy]

@@ -23,7 +23,7 @@ from kbroker.client import (
     UsageError,
 )
 from kbroker.testing import Broker
-from tests.kit.client_transactions import QUICK, SECONDS, committed, new_id, producer_of, send, transact
+from tests.kit.clients.transactions import QUICK, SECONDS, committed, new_id, producer_of, send, transact
 
 GONE = {
     ErrorCode.PRODUCER_FENCED,

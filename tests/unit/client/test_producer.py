@@ -19,9 +19,9 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import read_records
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory
-from tests.kit.produce_broker import ProduceBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.produce import ProduceBroker
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
 
 SECONDS = 30.0
 HARMLESS = ("refuse", "refuse and drop", "append and refuse", "append and drop", "drop")

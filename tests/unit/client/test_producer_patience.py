@@ -13,8 +13,8 @@ from kbroker.client.producer.sender import nodes_of
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.produce_broker import ProduceBroker
-from tests.kit.scripted_broker import Asked, Peer
+from tests.kit.brokers.produce import ProduceBroker
+from tests.kit.brokers.scripted import Asked, Peer
 from tests.unit.client.test_producer import SECONDS, producer_of
 
 Response = M.ProduceResponse

@@ -22,10 +22,10 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.compression import Codec, inflate
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory
-from tests.kit.processors import wait_until
-from tests.kit.produce_broker import ProduceBroker
-from tests.kit.scripted_broker import Peer
+from tests.kit.brokers.produce import ProduceBroker
+from tests.kit.brokers.scripted import Peer
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
+from tests.kit.parts.processors import wait_until
 from tests.unit.client.test_producer import SECONDS, producer_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.client.errors import ConnectionFailed
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 from tests.unit.client.conftest import MakeCluster
 from tests.unit.client.test_cluster import run
 

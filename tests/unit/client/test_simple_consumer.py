@@ -18,8 +18,8 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
-from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
+from tests.kit.brokers.whole import WholeBroker
 
 numbers = itertools.count()
 

@@ -18,7 +18,7 @@ import pytest
 
 from kbroker.client.errors import ClientClosed, ForkedClient, TimedOut, UsageError
 from kbroker.client.thread import ClientThread
-from tests.kit.scripted_broker import Peer, ScriptedBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection, connect
 from kbroker.client.errors import AuthenticationFailed, ClientError, ConnectionFailed
 from kbroker.protocol import messages as M
-from tests.kit.broker import Kafka4InMemory
-from tests.kit.secured_kafka import PASSWORD, SecuredKafka
+from tests.kit.kafka.process import Kafka4InMemory
+from tests.kit.kafka.secured import PASSWORD, SecuredKafka
 
 MakeCluster = Callable[..., Cluster]
 pytestmark = pytest.mark.slow

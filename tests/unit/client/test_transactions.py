@@ -22,7 +22,7 @@ from kbroker.client.producer.errors import (
 )
 from kbroker.errors import ErrorCode
 from kbroker.testing import Broker
-from tests.kit.client_transactions import (
+from tests.kit.clients.transactions import (
     QUICK,
     SECONDS,
     committed,

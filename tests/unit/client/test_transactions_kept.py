@@ -15,8 +15,8 @@ import pytest
 from kbroker.client import Consumer, ConsumerGroupMetadata, Producer
 from kbroker.client.producer.errors import TransactionFailed, TransactionMustAbort
 from kbroker.testing import Broker
-from tests.kit.broker import Kafka4InMemory, KafkaInMemory
-from tests.kit.client_transactions import SECONDS, committed, committed_offset, new_id, producer_of, send
+from tests.kit.clients.transactions import SECONDS, committed, committed_offset, new_id, producer_of, send
+from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
 
 
 @pytest.fixture(scope="module")

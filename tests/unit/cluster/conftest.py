@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cluster import Cluster
+from tests.kit.parts.cluster import Cluster
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.store import Delete, Operation
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
-from tests.kit.logs import ManualClock
+from tests.kit.kafka.zookeeper import nodes_of
+from tests.kit.logs.home import ManualClock
 from tests.kit.threads import run_all
-from tests.kit.zookeeper import nodes_of
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

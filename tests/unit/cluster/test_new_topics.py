@@ -7,7 +7,7 @@ import pytest
 from kbroker.cluster.image import Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.errors import ErrorCode, ProtocolError
-from tests.kit.cluster import Cluster
+from tests.kit.parts.cluster import Cluster
 
 E = ErrorCode
 LONG = "x" * 250

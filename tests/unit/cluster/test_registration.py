@@ -16,8 +16,8 @@ from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.paths import PartitionRegistration, TopicAssignment
 from kbroker.coordination.store import Delete, Operation, SetData, parent_of
 from kbroker.model import TopicPartition
-from tests.kit.cluster import NODE_ID, Cluster
-from tests.kit.zookeeper import nodes_of
+from tests.kit.kafka.zookeeper import nodes_of
+from tests.kit.parts.cluster import NODE_ID, Cluster
 
 OTHERS = (paths.CONSUMERS, paths.PRODUCER_ID_BLOCK, paths.DELETE_TOPICS, paths.CONFIG_CHANGES)
 

@@ -19,8 +19,8 @@ from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination import paths
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
-from tests.kit.cluster import Cluster
-from tests.kit.folder_host import Crash
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.folder_host import Crash
 
 
 def create(topics: Topics, *wanted: NewTopic) -> list[Topic]:

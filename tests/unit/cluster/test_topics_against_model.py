@@ -14,8 +14,8 @@ from kbroker.cluster.image import Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.coordination import paths
 from kbroker.errors import KbrokerError, ProtocolError
-from tests.kit.cluster import Cluster
-from tests.kit.folder_host import Crash
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.folder_host import Crash
 
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b"])
 COUNTS = st.integers(1, 3)

@@ -2,9 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 
 @pytest.fixture(scope="package")

@@ -20,7 +20,7 @@ from kbroker.coordination.store import (
     StoreUnavailable,
 )
 from kbroker.errors import KbrokerError
-from tests.kit.small_disk import disk, fill
+from tests.kit.crash.small_disk import disk, fill
 from tests.kit.threads import run_all
 
 

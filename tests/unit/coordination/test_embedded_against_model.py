@@ -7,8 +7,8 @@ from hypothesis import settings
 
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.store import Store
-from tests.kit.coordination_machine import CoordinationMachine
-from tests.kit.coordination_model import CoordinationModel
+from tests.kit.models.coordination import CoordinationModel
+from tests.kit.models.coordination_machine import CoordinationMachine
 
 
 class EmbeddedMachine(CoordinationMachine):

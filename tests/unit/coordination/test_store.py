@@ -24,7 +24,7 @@ from kbroker.coordination.store import (
     WatchEvent,
 )
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 WAIT_S = 30.0
 COUNT = itertools.count()

@@ -21,9 +21,9 @@ from kbroker.coordination.store import (
 )
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
-from tests.kit.broker import free_port
-from tests.kit.dropping_proxy import DroppingProxy
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.process import free_port
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.proxies.dropping import DroppingProxy
 
 SESSION_TIMEOUT_S = 30.0
 WAIT_S = 30.0

@@ -8,9 +8,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kbroker.coordination.store import Store
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from tests.kit.coordination_machine import CoordinationMachine
-from tests.kit.coordination_model import CoordinationModel
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.models.coordination import CoordinationModel
+from tests.kit.models.coordination_machine import CoordinationMachine
 
 SESSION_TIMEOUT_S = 30.0
 COUNT = itertools.count()

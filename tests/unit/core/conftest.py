@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.kafka_batches import KafkaBatches
-from tests.kit.maven import MavenFailed
+from tests.kit.kafka.batches import KafkaBatches
+from tests.kit.kafka.maven import MavenFailed
 
 
 @pytest.fixture(scope="module")

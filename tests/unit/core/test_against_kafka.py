@@ -9,11 +9,11 @@ from kbroker._core.wire import record_batch
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import Record, encode_batch, read_records
-from tests.kit import kafka_batches
-from tests.kit import record_batch_model as model
-from tests.kit.kafka_batches import KafkaBatches
-from tests.kit.record_batch_model import Batch
-from tests.kit.record_batch_model import Record as ModelRecord
+from tests.kit.kafka import batches as kafka_batches
+from tests.kit.kafka.batches import KafkaBatches
+from tests.kit.models import record_batch as model
+from tests.kit.models.record_batch import Batch
+from tests.kit.models.record_batch import Record as ModelRecord
 
 NOW = 1_700_000_000_000
 

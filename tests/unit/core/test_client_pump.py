@@ -13,7 +13,7 @@ import pytest
 
 from kbroker._core.client.pump import Pump, PumpConnection
 from kbroker._core.probes.client import ProbeEngine
-from tests.kit.scripted_broker import Peer, ScriptedBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
 
 NODE = 7
 KEY = 60  #: an API of which the pump knows nothing but where its header becomes flexible

@@ -17,9 +17,9 @@ from kbroker.protocol.records import (
     read_batches,
     read_records,
 )
-from tests.kit import parser_cases
-from tests.kit import record_batch_model as model
-from tests.kit.batches import encode_control_batch
+from tests.kit.models import record_batch as model
+from tests.kit.wire import parser_cases
+from tests.kit.wire.batches import encode_control_batch
 
 optional_bytes = st.none() | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=5), optional_bytes), max_size=3)

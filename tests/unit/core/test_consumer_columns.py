@@ -15,8 +15,8 @@ from kbroker._core.client.consumer.records import Records
 from kbroker._core.wire.columns import COLUMN_NAMES
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import encode_batch
-from tests.kit.batches import changed
-from tests.kit.consumer_model import Log, logs
+from tests.kit.models.consumer import Log, logs
+from tests.kit.wire.batches import changed
 
 pyarrow = pytest.importorskip("pyarrow")
 numpy = pytest.importorskip("numpy")

@@ -22,10 +22,10 @@ from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, inflate
 from kbroker.protocol.records import ControlType, Record
-from tests.kit import parser_cases
-from tests.kit.batches import changed
-from tests.kit.consumer_model import Log, LogBatch, logs
-from tests.kit.fetch_broker import NODE, FetchBroker, Key
+from tests.kit.brokers.fetch import NODE, FetchBroker, Key
+from tests.kit.models.consumer import Log, LogBatch, logs
+from tests.kit.wire import parser_cases
+from tests.kit.wire.batches import changed
 
 RINGING: list[bool] = []
 """While it holds something Ctrl-C comes whenever a batch is inflated."""

@@ -9,8 +9,8 @@ from kbroker._core.client.pump import Pump
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
 from kbroker.protocol.records import Record
-from tests.kit.consumer_model import Log, LogBatch
-from tests.kit.fetch_broker import FetchBroker, Key
+from tests.kit.brokers.fetch import FetchBroker, Key
+from tests.kit.models.consumer import Log, LogBatch
 
 A: Key = ("a", 0)
 B: Key = ("b", 0)

@@ -12,8 +12,8 @@ from kbroker._core.client.pump import Pump
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import inflate
 from kbroker.protocol.records import Record
-from tests.kit.consumer_model import Log, LogBatch, logs
-from tests.kit.fetch_broker import NODE, FetchBroker, Key
+from tests.kit.brokers.fetch import NODE, FetchBroker, Key
+from tests.kit.models.consumer import Log, LogBatch, logs
 
 A: Key = ("a", 0)
 TURNS = 60

@@ -11,7 +11,7 @@ from kbroker._core.client.consumer.fetch_response import decode_fetch
 from kbroker.errors import MalformedBytes
 from kbroker.protocol import messages as M
 from kbroker.protocol.headers import decode_request_header
-from tests.kit import parser_cases
+from tests.kit.wire import parser_cases
 
 versions = st.integers(0, 12)
 int32s = st.integers(-(2**31), 2**31 - 1)

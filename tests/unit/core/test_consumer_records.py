@@ -17,9 +17,9 @@ from kbroker.errors import ClientError, ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import BadCompression, Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_batch
-from tests.kit import parser_cases
-from tests.kit.batches import changed, encode_control_batch
-from tests.kit.consumer_model import Log, logs
+from tests.kit.models.consumer import Log, logs
+from tests.kit.wire import parser_cases
+from tests.kit.wire.batches import changed, encode_control_batch
 
 LIMIT = 1 << 20
 

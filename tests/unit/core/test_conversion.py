@@ -15,10 +15,10 @@ from kbroker._core.wire.records import RecordsBuilder
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, encode_batch, read_records
-from tests.kit import message_set_model as model
-from tests.kit import parser_cases
-from tests.kit.batches import encode_control_batch
-from tests.kit.message_set_model import Message
+from tests.kit.models import message_set as model
+from tests.kit.models.message_set import Message
+from tests.kit.wire import parser_cases
+from tests.kit.wire.batches import encode_control_batch
 
 MAGICS = [0, 1]
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.wire import crc
-from tests.kit.record_batch_model import CASTAGNOLI, ZLIB
-from tests.kit.record_batch_model import crc as model
+from tests.kit.models.record_batch import CASTAGNOLI, ZLIB
+from tests.kit.models.record_batch import crc as model
 
 CASTAGNOLI_NAMES, ZLIB_NAMES = crc.implementations()
 

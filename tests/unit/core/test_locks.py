@@ -27,7 +27,7 @@ FREQUENT = """
 
 PRODUCER = """
     from kbroker.client import Producer
-    from tests.kit.produce_broker import ProduceBroker
+    from tests.kit.brokers.produce import ProduceBroker
 
     with ProduceBroker(faults=("refuse", "drop"), probability=0.3) as broker:
         address = f"127.0.0.1:{broker.port}"

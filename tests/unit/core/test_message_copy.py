@@ -12,7 +12,7 @@ from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment, feed_map
 from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
-from tests.kit.message_set_model import LOG_APPEND_TIME, Message, decode_one, decode_set, encode, encode_set
+from tests.kit.models.message_set import LOG_APPEND_TIME, Message, decode_one, decode_set, encode, encode_set
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 ROOM = 24 * 1000

@@ -15,11 +15,11 @@ from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec, deflate, inflate
-from tests.kit import message_set_model as model
-from tests.kit import parser_cases
-from tests.kit.message_rows import Row, read_rows
-from tests.kit.message_set_model import Message
-from tests.kit.record_batch_model import Refused
+from tests.kit.models import message_set as model
+from tests.kit.models.message_set import Message
+from tests.kit.models.record_batch import Refused
+from tests.kit.wire import parser_cases
+from tests.kit.wire.message_rows import Row, read_rows
 
 MAGICS = [0, 1]
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -9,11 +9,11 @@ from kbroker._core.wire.records import RecordsBuilder
 from kbroker.errors import BadInput
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.protocol.records import ControlType, Record, read_records
-from tests.kit import kafka_batches
-from tests.kit import message_set_model as model
-from tests.kit.batches import encode_control_batch
-from tests.kit.kafka_batches import KafkaBatches
-from tests.kit.message_set_model import Message
+from tests.kit.kafka import batches as kafka_batches
+from tests.kit.kafka.batches import KafkaBatches
+from tests.kit.models import message_set as model
+from tests.kit.models.message_set import Message
+from tests.kit.wire.batches import encode_control_batch
 
 MAGICS = [0, 1]
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -15,7 +15,7 @@ from kbroker._core.client.producer.partitioner import KINDS, murmur2_of
 from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker._core.probes.producer import deliver
 from kbroker.protocol.records import read_records
-from tests.kit.java_program import compile_java
+from tests.kit.kafka.java_program import compile_java
 
 JAVA = Path(__file__).parent / "java"
 

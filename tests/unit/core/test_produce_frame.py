@@ -11,7 +11,7 @@ from kbroker.errors import KbrokerError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_request
-from tests.kit.parser_cases import feed
+from tests.kit.wire.parser_cases import feed
 
 Batch = tuple[str, int, bytes]
 names = st.text("abc.é", min_size=1, max_size=8)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kbroker._core.base.receive_buffers import kept_buffers
-from tests.kit.processors import ProcessorRig, wait_until
+from tests.kit.parts.processors import ProcessorRig, wait_until
 
 
 def test_a_few_large_buffers_are_kept_and_no_more(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kbroker._core.wire import record_batch
 from kbroker._core.wire.record_batch import BATCH_ERROR_CODES, FINDINGS, InvalidBatch
 from kbroker.errors import ErrorCode
-from tests.kit import parser_cases
-from tests.kit import record_batch_model as model
-from tests.kit.record_batch_model import Batch, Record
+from tests.kit.models import record_batch as model
+from tests.kit.models.record_batch import Batch, Record
+from tests.kit.wire import parser_cases
 
 optional_bytes = st.none() | st.binary(max_size=200)
 int64 = st.integers(-(2**63), 2**63 - 1)

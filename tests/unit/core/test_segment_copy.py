@@ -17,10 +17,10 @@ from kbroker._core.log.compaction.segment_copy import SegmentCopy, copy_segment,
 from kbroker._core.wire.record_batch import InvalidBatch
 from kbroker.errors import KbrokerError
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
-from tests.kit import compaction_model as model
-from tests.kit.collisions import takes_as_long
-from tests.kit.compaction_model import CONTROL, HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
-from tests.kit.record_batch_model import Batch, Record, encode_batch
+from tests.kit.models import compaction as model
+from tests.kit.models.compaction import CONTROL, HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
+from tests.kit.models.record_batch import Batch, Record, encode_batch
+from tests.kit.wire.collisions import takes_as_long
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -15,8 +15,8 @@ from kbroker._core.log.producers import ProducerTable
 from kbroker._core.log.scan.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
 from kbroker.errors import StorageFailed
 from kbroker.protocol.records import ControlType, encode_batch
-from tests.kit.batches import control_batch
-from tests.kit.log_directory import aborted, marker
+from tests.kit.logs.directory import aborted, marker
+from tests.kit.wire.batches import control_batch
 
 BASE = 1000
 

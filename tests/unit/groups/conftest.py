@@ -18,9 +18,9 @@ from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.replica import Replica
-from tests.kit.consumer_members import Topics
-from tests.kit.logs import LogHome, ManualClock
-from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.logs.home import LogHome, ManualClock
+from tests.kit.parts.consumer_members import Topics
+from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
 
 
 class Home:

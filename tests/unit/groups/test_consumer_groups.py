@@ -15,7 +15,7 @@ from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.consumer_group_state import ConsumerLimits
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_state import GroupState
-from tests.kit.consumer_members import Topics, topic_id
+from tests.kit.parts.consumer_members import Topics, topic_id
 
 from .conftest import Home
 from .test_transactions import DONE, commit, end, stable

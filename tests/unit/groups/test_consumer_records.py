@@ -27,8 +27,8 @@ from kbroker.rules.consumer_group_member import (
     TargetChange,
     TargetEpochChange,
 )
-from tests.kit.consumer_members import topic_id
-from tests.kit.parser_cases import feed
+from tests.kit.parts.consumer_members import topic_id
+from tests.kit.wire.parser_cases import feed
 
 from .conftest import Home
 

@@ -17,7 +17,7 @@ from kbroker.rules.group_member import JoinAnswer, Leaving, Member, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import MOST_CANCELLED
 from kbroker.state_log.partition import Producer
-from tests.kit.memory_replica import MemoryOffsetsTopic
+from tests.kit.parts.replica import MemoryOffsetsTopic
 
 from .conftest import Home, subscription
 

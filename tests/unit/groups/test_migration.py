@@ -13,7 +13,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.consumer_group_member import BeatAnswer
 from kbroker.rules.group_member import JoinAnswer, Leaving
-from tests.kit.consumer_members import Topics, topic_id
+from tests.kit.parts.consumer_members import Topics, topic_id
 
 from .conftest import Home, subscription
 

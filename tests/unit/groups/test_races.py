@@ -22,9 +22,9 @@ from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.partition import Producer
 from kbroker.state_log.replica import Committed
-from tests.kit.batches import encode_control_batch
-from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
 from tests.kit.threads import run_all
+from tests.kit.wire.batches import encode_control_batch
 
 THREADS, STEPS, GROUPS, PRODUCERS = 6, 250, ["a", "b", "c"], 3
 

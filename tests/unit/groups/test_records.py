@@ -15,7 +15,7 @@ from kbroker.model import TopicPartition
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import Member
 from kbroker.rules.group_offsets import CommittedOffset
-from tests.kit.parser_cases import feed
+from tests.kit.wire.parser_cases import feed
 
 P = TopicPartition("topic", 7)
 

@@ -17,8 +17,8 @@ from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.rules.group_member import Leaving
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.rules.group_state import GroupState
-from tests.kit.batches import encode_control_batch
-from tests.kit.logs import LogHome
+from tests.kit.logs.home import LogHome
+from tests.kit.wire.batches import encode_control_batch
 
 from .conftest import Home, OneLog
 

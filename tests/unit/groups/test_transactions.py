@@ -15,10 +15,10 @@ from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.records import ControlType, read_batches
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.partition import Producer
-from tests.kit.batches import encode_control_batch
-from tests.kit.logs import LogHome
-from tests.kit.memory_replica import MemoryOffsetsTopic
-from tests.kit.offsets_model import Commit, Marker, Removal, known_after
+from tests.kit.logs.home import LogHome
+from tests.kit.models.offsets import Commit, Marker, Removal, known_after
+from tests.kit.parts.replica import MemoryOffsetsTopic
+from tests.kit.wire.batches import encode_control_batch
 
 from .conftest import Home, OneLog, subscription
 

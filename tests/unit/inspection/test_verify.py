@@ -17,7 +17,7 @@ from kbroker.inspection.directory_check import Verifier
 from kbroker.inspection.entries import Finding
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, directory
-from tests.kit import log_directory as kit
+from tests.kit.logs import directory as kit
 
 FLIPS = 300
 Place = tuple[Path, int]

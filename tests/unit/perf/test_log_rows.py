@@ -13,7 +13,7 @@ from perf.log_rows import (
     write_closed_segment,
     write_segment,
 )  # fmt: skip
-from tests.kit.logs import read_all
+from tests.kit.logs.home import read_all
 
 
 def test_a_segment_made_for_recovery_is_recovered_whole() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.protocol import messages
-from tests.kit.kafka_codec import NEWER, KafkaCodec
-from tests.kit.message_model import check_messages, versions_of
+from tests.kit.kafka.codec import NEWER, KafkaCodec
+from tests.kit.models.message import check_messages, versions_of
 from tools import make_schemas
 
 

@@ -23,7 +23,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from kbroker.protocol.messages import ApiVersionsResponse, Message, Struct
-from tests.kit.message_model import EXAMPLES, check_messages, served_messages
+from tests.kit.models.message import EXAMPLES, check_messages, served_messages
 
 SERVED = list(served_messages())
 NAMES = [cls.__name__ for cls, _ in SERVED]

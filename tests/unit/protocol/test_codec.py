@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from kbroker._core.base.build_info import BUILD
 from kbroker.errors import ErrorCode, MalformedBytes, ProtocolError
 from kbroker.protocol import messages as M
-from tests.kit.message_model import check_messages, fields_of, schema_of, served_messages, versions_of
-from tests.kit.parser_cases import feed
+from tests.kit.models.message import check_messages, fields_of, schema_of, served_messages, versions_of
+from tests.kit.wire.parser_cases import feed
 
 METADATA = M.MetadataResponse(
     cluster_id="c",

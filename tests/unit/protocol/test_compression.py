@@ -20,7 +20,7 @@ from kbroker._core.wire.xxh32 import xxh32_of
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol import compression
 from kbroker.protocol.compression import BadCompression, Codec, InflatesTooLarge, UnknownCodec, deflate, inflate
-from tests.kit import parser_cases
+from tests.kit.wire import parser_cases
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 SAMPLE = b"".join(b'{"user": %d, "page": "/p/%d"}' % (i, i % 7) for i in range(4000))

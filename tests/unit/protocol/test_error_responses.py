@@ -11,8 +11,8 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, request_class, response_class
 from kbroker.protocol.error_responses import BUILDERS, error_response
-from tests.kit.kafka_codec import NEWER, KafkaCodec
-from tests.kit.message_model import check_messages
+from tests.kit.kafka.codec import NEWER, KafkaCodec
+from tests.kit.models.message import check_messages
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from kbroker.errors import MalformedBytes
 from kbroker.protocol import records
 from kbroker.protocol.compression import Codec, InflatesTooLarge
 from kbroker.protocol.records import BatchBuilder, ControlType, InvalidBatch, Record, encode_batch, read_batches
-from tests.kit import parser_cases
-from tests.kit import record_batch_model as model
-from tests.kit.batches import encode_control_batch
+from tests.kit.models import record_batch as model
+from tests.kit.wire import parser_cases
+from tests.kit.wire.batches import encode_control_batch
 
 optional_bytes = st.none() | st.binary(max_size=300)
 names = st.text(max_size=20)

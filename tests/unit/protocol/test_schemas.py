@@ -12,7 +12,7 @@ import pytest
 
 from kbroker._core.wire.codec import make_message
 from kbroker.protocol import messages as M
-from tests.kit.message_model import schema_of, versions_of
+from tests.kit.models.message import schema_of, versions_of
 from tools import make_schemas
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -23,7 +23,7 @@ from kbroker.rules.consumer_group_member import (
 )
 from kbroker.rules.consumer_group_state import ConsumerLimits
 from kbroker.rules.group_state import NEVER, GroupState
-from tests.kit.consumer_members import Topics, partitions_of, topic_id
+from tests.kit.parts.consumer_members import Topics, partitions_of, topic_id
 
 T = topic_id("t")
 

@@ -19,7 +19,7 @@ from kbroker.rules.group_member import (
     StoreEmpty,
     SyncAnswer,
 )
-from tests.kit.group_model import ModelGroup
+from tests.kit.models.group import ModelGroup
 
 INSTANCES = st.sampled_from(["own", "own", "own", None, "s1", "s2"])
 """The instance id that a request names; "own" is the one that the group knows for its member id."""

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import Transaction, Transit
-from tests.kit.transactional_id_model import LAST_CLIENT_EPOCH, ModelId
+from tests.kit.models.transactional_id import LAST_CLIENT_EPOCH, ModelId
 
 FIRST_ID = 7
 PARTITIONS = st.sets(st.builds(TopicPartition, st.just("t"), st.integers(0, 3)), max_size=2)

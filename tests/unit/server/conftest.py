@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.broker import BrokerProcess
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
 
 
 @pytest.fixture(scope="module")

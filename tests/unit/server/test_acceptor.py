@@ -24,8 +24,8 @@ from kbroker.net.endpoints import listen
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.measurements import measure_acceptor
 from kbroker.server.processor import ClosedConnectionLog, Processors
-from tests.kit.processors import wait_until
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
+from tests.kit.parts.processors import wait_until
 
 SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 LOOPBACK = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)

@@ -15,9 +15,9 @@ from kbroker.errors import AnswerTooLarge, ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.processors import ProcessorRig
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.parts.processors import ProcessorRig
 
 LIMIT = 1 << 20
 METADATA = "m" * 4096

@@ -23,9 +23,9 @@ from kbroker.protocol.api import SERVED, ApiKey, is_flexible
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch, read_records
-from tests.kit.batches import changed
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.wire.batches import changed
 
 MESSAGE_MAX = 50_000
 REQUEST_MAX = 2 << 20

@@ -13,11 +13,11 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import encode_batch
-from tests.kit import message_set_model as model
-from tests.kit.broker import BrokerProcess
-from tests.kit.message_set_model import Message
-from tests.kit.processors import produce_request
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.models import message_set as model
+from tests.kit.models.message_set import Message
+from tests.kit.parts.processors import produce_request
 
 LIMIT, BOMB = 4 << 20, 96 << 20
 ROOM = 40 << 20

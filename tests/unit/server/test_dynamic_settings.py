@@ -13,8 +13,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.server.log_options import CODECS
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.clients.wire import WireClient
 
 TOPIC, BROKER = 2, 4
 OF_ALL_BROKERS = ""

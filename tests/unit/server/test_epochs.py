@@ -11,9 +11,9 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.epoch_producer import EpochProducer, Refused
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.epoch_producer import EpochProducer, Refused
+from tests.kit.clients.wire import WireClient
 from tests.unit.server.test_transactions import PARTITIONS, SETTINGS, read, state
 
 

@@ -13,10 +13,10 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_response, encode_request
 from kbroker.protocol.records import encode_batch
-from tests.kit.fetch_machine import fetch_request, partition_request, produce_request, stamped
-from tests.kit.parser_cases import mangled
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.models.fetch_machine import fetch_request, partition_request, produce_request, stamped
+from tests.kit.wire.parser_cases import mangled
 
 ALL_VERSIONS = range(4, 18)
 LONG_MS = 60_000  # longer than a test may take

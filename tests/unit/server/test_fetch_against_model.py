@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.kit.fetch_machine import FETCH_MAX_BYTES, FetchMachine
-from tests.kit.small_broker import SmallBroker
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.models.fetch_machine import FETCH_MAX_BYTES, FetchMachine
 
 
 @pytest.fixture(scope="module")

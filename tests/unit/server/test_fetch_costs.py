@@ -21,10 +21,10 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.options import LogOptions
-from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
-from tests.kit.logs import LogHome
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.home import LogHome
+from tests.kit.models.fetch_machine import fetch_request, partition_request, produce_request
 
 VERSION = 12
 NOW = 1_700_000_000_000

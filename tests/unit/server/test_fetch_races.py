@@ -10,10 +10,10 @@ from pathlib import Path
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch, read_records
-from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
-from tests.kit.small_broker import SmallBroker
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.models.fetch_machine import fetch_request, partition_request, produce_request
 from tests.kit.threads import run_all
-from tests.kit.wire import ConnectionClosed, WireClient
 
 PARTITIONS = 4
 RECORDS = 1200

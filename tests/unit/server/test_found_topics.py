@@ -10,7 +10,7 @@ from kbroker.cli.main import main
 from kbroker.coordination.embedded import store_path
 from kbroker.model import TopicPartition
 from kbroker.storage.options import LogOptions
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 
 SETTINGS: dict[str, object] = {"log.cleanup.policy": "compact,delete", "log.retention.ms": 1000}
 NAMES = ("orders", "table", "plain")

@@ -17,10 +17,10 @@ from kbroker.client.admin import AdminClient
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.logs import batch_of
-from tests.kit.small_disk import disk, fill
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.crash.small_disk import disk, fill
+from tests.kit.logs.home import batch_of
 
 WAIT_S = 30.0
 SETTINGS: dict[str, object] = {

@@ -11,9 +11,9 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.fetch_machine import fetch_request, partition_request
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.models.fetch_machine import fetch_request, partition_request
 
 SETTINGS = {
     "kbroker.groups.max": 2,

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.errors import ConfigError
 from kbroker.server.http import MOST_CONNECTIONS, Answer, HttpServer, problems_route
-from tests.kit.processors import wait_until
+from tests.kit.parts.processors import wait_until
 
 
 def fails(_accept: str) -> Answer:

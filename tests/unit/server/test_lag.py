@@ -16,10 +16,10 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.server.broker import Broker
 from kbroker.server.lag import measure_lag
-from tests.kit.group_load import await_coordinator
-from tests.kit.log_directory import NOW, message, write_partition
-from tests.kit.logs import LogHome, batch_of
-from tests.kit.wire import WireClient
+from tests.kit.clients.group_load import await_coordinator
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.directory import NOW, message, write_partition
+from tests.kit.logs.home import LogHome, batch_of
 
 
 @contextmanager

@@ -18,8 +18,8 @@ SERVED = """
 import gc, struct, sys, threading
 from pathlib import Path
 from kbroker.protocol.api import ApiKey
-from tests.kit.logs import batch_of
-from tests.kit.processors import ProcessorRig, produce_request
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import ProcessorRig, produce_request
 
 gate, arrived = threading.Event(), threading.Event()
 

@@ -12,7 +12,7 @@ from kbroker.model import TopicPartition
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.local_markers import LocalMarkers
 from kbroker.transactions.markers import Marker
-from tests.kit.logs import LogHome
+from tests.kit.logs.home import LogHome
 from tests.unit.storage.test_transactions import batch
 
 AT = TopicPartition("t", 0)

@@ -9,8 +9,8 @@ from kbroker.protocol.api import ApiKey
 from kbroker.server.measurements import IdleShare, ServerMeasurements, measure_storage
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit.logs import batch_of
-from tests.kit.processors import ProcessorRig, wait_until
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import ProcessorRig, wait_until
 
 
 def produce_request(topic: str) -> M.ProduceRequest:

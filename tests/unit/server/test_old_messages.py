@@ -16,10 +16,10 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import CODECS, Codec, deflate, inflate
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.options import LogOptions
-from tests.kit.logs import batch_of
-from tests.kit.message_rows import Row, read_rows
-from tests.kit.processors import ProcessorRig, produce_request, wait_until
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import ProcessorRig, produce_request, wait_until
+from tests.kit.wire.message_rows import Row, read_rows
 
 OLD_CODECS = [codec for name, codec in CODECS.items() if name != "zstd"]
 TIME = 1_700_000_000_000

@@ -18,10 +18,10 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.protocol.headers import encode_request
-from tests.kit.logs import batch_of
-from tests.kit.parser_cases import mangled
-from tests.kit.processors import STOP_S, ProcessorRig, produce_request, resident_bytes, wait_until
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import STOP_S, ProcessorRig, produce_request, resident_bytes, wait_until
+from tests.kit.wire.parser_cases import mangled
 
 Start = Callable[..., ProcessorRig]
 ECHO = 3  # an API that the test's own handler answers

@@ -16,11 +16,11 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch, read_batches
-from tests.kit.batches import changed
-from tests.kit.logs import batch_of
-from tests.kit.processors import ProcessorRig, produce_request
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import ProcessorRig, produce_request
 from tests.kit.threads import run_all
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.wire.batches import changed
 
 VERSIONS = range(3, 12)
 NEWEST = 11

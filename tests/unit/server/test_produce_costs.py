@@ -14,7 +14,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
 from kbroker.server.handlers.produce import inflate
-from tests.kit.processors import ProcessorRig
+from tests.kit.parts.processors import ProcessorRig
 
 
 def produced(rig: ProcessorRig, batch: bytes, count: int) -> list[int]:
@@ -67,7 +67,7 @@ def test_small_batches_are_inflated_by_the_processor_up_to_a_limit_for_all_of_th
         inflated.append(threading.current_thread())
         return inflate(*arguments)
 
-    monkeypatch.setattr("tests.kit.processors.inflate", note)
+    monkeypatch.setattr("tests.kit.parts.processors.inflate", note)
     with ProcessorRig(tmp_path) as rig:
         rig.create("orders", 4)
         produced(rig, encode_batch([(1, None, b"v")]), 4)  # opens the logs

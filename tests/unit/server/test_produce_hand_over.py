@@ -17,9 +17,9 @@ from kbroker.protocol.records import encode_batch
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE
 from kbroker.server.on_demand import OnDemand
 from kbroker.server.services import Services
-from tests.kit.processors import produce_request
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.parts.processors import produce_request
 
 VERSION = 11
 HANDLERS = 4

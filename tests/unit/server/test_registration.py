@@ -28,10 +28,11 @@ from kbroker.coordination import paths
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.model import Endpoint
 from kbroker.server.broker import Broker
-from tests.kit import maven
-from tests.kit.broker import KafkaInMemory, free_port
-from tests.kit.dropping_proxy import DroppingProxy
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.process import free_port
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.proxies.dropping import DroppingProxy
 
 WAIT_S = 30.0
 COUNT = itertools.count()

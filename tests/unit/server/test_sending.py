@@ -14,11 +14,11 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
-from tests.kit.logs import batch_of
-from tests.kit.processors import ProcessorRig, produce_request, wait_until
-from tests.kit.stub_transport import BrokenTransport, XorTransport, scrambled
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.logs.home import batch_of
+from tests.kit.parts.processors import ProcessorRig, produce_request, wait_until
+from tests.kit.parts.stub_transport import BrokenTransport, XorTransport, scrambled
 from tests.kit.threads import run_all
-from tests.kit.wire import ConnectionClosed, WireClient
 
 SIZES = [0, 1, 100, 5_000, 31_000, 33_000, 70_000, 300_000, 900_000]
 

@@ -14,8 +14,8 @@ from kbroker.coordination import paths
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.processors import wait_until
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.parts.processors import wait_until
 
 GROUP = "g"
 AT_ONCE = 20

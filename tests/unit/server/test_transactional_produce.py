@@ -15,9 +15,9 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from kbroker.server.handlers.produce import _told
 from kbroker.storage.log import Log
-from tests.kit.committed import committed_records
-from tests.kit.processors import ProcessorRig
-from tests.kit.wire import WireClient
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.committed import committed_records
+from tests.kit.parts.processors import ProcessorRig
 
 PRODUCER = 4000
 NEWEST = 11

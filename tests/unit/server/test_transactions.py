@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,

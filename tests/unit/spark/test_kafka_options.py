@@ -15,7 +15,7 @@ from kbroker.client.producer.options import PRODUCER
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.kafka_options import check_allowed, client_options
 from kbroker.spark.options import SparkOptions, Use
-from tests.kit.certificates import Authority
+from tests.kit.clients.certificates import Authority
 
 SERVERS = {"bootstrap.servers": "a:9092"}
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.clock import SystemClock
 from kbroker.state_log.deadlines import Deadlines
-from tests.kit.logs import ManualClock
+from tests.kit.logs.home import ManualClock
 
 
 def test_calls_come_in_the_order_of_their_times() -> None:

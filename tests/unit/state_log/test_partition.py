@@ -11,8 +11,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.records import Batch
 from kbroker.state_log.loader import Loader
 from kbroker.state_log.partition import Phase, StatePartition
-from tests.kit.logs import ManualClock
-from tests.kit.memory_replica import MemoryReplica
+from tests.kit.logs.home import ManualClock
+from tests.kit.parts.replica import MemoryReplica
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from kbroker.model import TopicPartition as Partition
 from kbroker.storage import checkpoints
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit import maven
-from tests.kit.broker import KafkaProcess
-from tests.kit.dump_tool import printed_without_complaint
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.kafka import maven
+from tests.kit.kafka.dump_tool import printed_without_complaint
+from tests.kit.kafka.process import KafkaProcess
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 SMALL = LogOptions(segment_bytes=20_000, index_interval_bytes=300)
 

@@ -21,9 +21,9 @@ from kbroker.storage.cleaner import Throttle
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
-from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.logs import TOPIC_ID, ManualClock, read_all
-from tests.kit.processors import wait_until
+from tests.kit.crash.fs import CrashFileSystem
+from tests.kit.logs.home import TOPIC_ID, ManualClock, read_all
+from tests.kit.parts.processors import wait_until
 
 COMPACT = LogOptions(segment_bytes=2000, index_interval_bytes=200, compacted=True, deleted_by_retention=False)
 SMALL = CleanerOptions(io_buffer_size=2000)

@@ -22,7 +22,7 @@ from kbroker.storage.compaction import (
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import CleaningAborted
 from kbroker.storage.options import LogOptions
-from tests.kit.logs import LogHome, read_all
+from tests.kit.logs.home import LogHome, read_all
 
 RETENTION_MS = 1000
 SMALL = LogOptions(

@@ -17,12 +17,13 @@ from kbroker.inspection.directory_check import Verifier
 from kbroker.protocol.compression import Codec, deflate, inflate
 from kbroker.storage.compaction import Cleaned, clean_log
 from kbroker.storage.options import LogOptions
-from tests.kit import compaction_model, message_set_model
-from tests.kit.compaction_model import ABORT, COMMIT, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
-from tests.kit.kafka_cleaner import KafkaCleaner
-from tests.kit.logs import LogHome
-from tests.kit.message_set_model import Message
-from tests.kit.record_batch_model import Batch, Record
+from tests.kit.kafka.cleaner import KafkaCleaner
+from tests.kit.logs.home import LogHome
+from tests.kit.models import compaction as compaction_model
+from tests.kit.models import message_set as message_set_model
+from tests.kit.models.compaction import ABORT, COMMIT, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+from tests.kit.models.message_set import Message
+from tests.kit.models.record_batch import Batch, Record
 
 RETENTION_MS = 10_000
 BEGIN_MS = 1_700_000_000_000

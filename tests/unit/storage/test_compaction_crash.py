@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.crash_compaction import COMPACT, KEYED, CompactionRun
-from tests.kit.kafka_cleaner import KafkaCleaner
-from tests.kit.logs import LogHome, read_all
-from tests.kit.quick_disk import quick_directory
+from tests.kit.crash.compaction import COMPACT, KEYED, CompactionRun
+from tests.kit.kafka.cleaner import KafkaCleaner
+from tests.kit.logs.home import LogHome, read_all
+from tests.kit.logs.quick_disk import quick_directory
 
 
 @pytest.fixture(params=[1, 2], scope="module")

@@ -22,7 +22,7 @@ from kbroker.storage.compaction import clean_log, cleanable_segments, groups_of
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
+from tests.kit.logs.home import TOPIC_ID, LogHome, batch_of, read_all
 from tests.kit.threads import run_all
 
 ORDERS = TopicPartition("orders", 0)

@@ -19,11 +19,11 @@ from kbroker.storage import checkpoints, compaction, recovery
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
 from kbroker.storage.segment import Segment
-from tests.kit.crash_campaign import run_seed
-from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.crash_history import BrokenPromise
-from tests.kit.logs import TOPIC_ID, LogHome, batch_of
-from tests.kit.stored_batches import stored_batches
+from tests.kit.crash.campaign import run_seed
+from tests.kit.crash.fs import CrashFileSystem
+from tests.kit.crash.history import BrokenPromise
+from tests.kit.logs.home import TOPIC_ID, LogHome, batch_of
+from tests.kit.models.stored_batches import stored_batches
 
 SEEDS = 100
 FEW_SEEDS = 40

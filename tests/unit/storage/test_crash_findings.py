@@ -16,9 +16,9 @@ from kbroker.storage.compaction import clean_log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.producer_state import decode_snapshot
-from tests.kit.crash_fs import CrashFileSystem, Rename, Sync, SyncDirectory, Truncate, Unlink
-from tests.kit.log_directory import NOW, aborted, marker, write_partition
-from tests.kit.logs import TOPIC_ID, LogHome, ManualClock, batch_of, read_all
+from tests.kit.crash.fs import CrashFileSystem, Rename, Sync, SyncDirectory, Truncate, Unlink
+from tests.kit.logs.directory import NOW, aborted, marker, write_partition
+from tests.kit.logs.home import TOPIC_ID, LogHome, ManualClock, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
 SMALL = LogOptions(segment_bytes=1300, index_interval_bytes=150)

@@ -15,9 +15,9 @@ from kbroker.storage import checkpoints
 from kbroker.storage.directory import WrongDirectory, load_meta_properties
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.logs import TOPIC_ID, batch_of, read_all
-from tests.kit.processors import wait_until
+from tests.kit.crash.fs import CrashFileSystem
+from tests.kit.logs.home import TOPIC_ID, batch_of, read_all
+from tests.kit.parts.processors import wait_until
 
 FS = RealFileSystem()
 KAFKA = b"#\n#Sun Nov 22 03:26:19 UTC 2026\nbroker.id=3\nversion=0\ncluster.id=vPeOCWypqUOSepEvx0cbog\n"

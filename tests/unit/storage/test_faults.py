@@ -24,9 +24,9 @@ from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
-from tests.kit.crash_fs import CrashFileSystem, disk_full
-from tests.kit.logs import TOPIC_ID, LogHome, batch_of, read_all
-from tests.kit.processors import wait_until
+from tests.kit.crash.fs import CrashFileSystem, disk_full
+from tests.kit.logs.home import TOPIC_ID, LogHome, batch_of, read_all
+from tests.kit.parts.processors import wait_until
 
 OPTIONS = LogOptions(segment_bytes=2000, index_interval_bytes=100)
 

@@ -12,7 +12,7 @@ from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 SMALL = LogOptions(segment_bytes=2000, index_interval_bytes=200)
 

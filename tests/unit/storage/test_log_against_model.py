@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.log_model import LogModel
-from tests.kit.logs import LogHome, read_all
-from tests.kit.quick_disk import memory_directory
+from tests.kit.logs.home import LogHome, read_all
+from tests.kit.logs.quick_disk import memory_directory
+from tests.kit.models.log import LogModel
 
 values = st.binary(max_size=300)
 timestamps = st.integers(min_value=0, max_value=1000)

@@ -19,8 +19,8 @@ from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.retention import LogView
-from tests.kit.logs import TOPIC_ID, ManualClock, batch_of, read_all
-from tests.kit.processors import wait_until
+from tests.kit.logs.home import TOPIC_ID, ManualClock, batch_of, read_all
+from tests.kit.parts.processors import wait_until
 from tests.kit.threads import run_all
 
 ORDERS = TopicPartition("orders", 0)

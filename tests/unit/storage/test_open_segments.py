@@ -15,8 +15,8 @@ from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions
-from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.crash.fs import CrashFileSystem
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 
 def log_of(path: Path, count: int, opened: OpenSegments) -> Log:

@@ -28,9 +28,9 @@ from kbroker.storage.producer_state import (
     older_batches,
     store_snapshot,
 )
-from tests.kit.collisions import takes_as_long
-from tests.kit.logs import LogHome, batch_of
-from tests.kit.producer_model import WRAP, ProducerModel
+from tests.kit.logs.home import LogHome, batch_of
+from tests.kit.models.producer import WRAP, ProducerModel
+from tests.kit.wire.collisions import takes_as_long
 
 LAST = WRAP - 1
 
@@ -184,8 +184,8 @@ MEMORY_OF_PRODUCERS = """
 import struct, sys
 from pathlib import Path
 from kbroker._core.wire.crc import crc32c_of
-from tests.kit.logs import LogHome, batch_of
-from tests.kit.processors import resident_bytes
+from tests.kit.logs.home import LogHome, batch_of
+from tests.kit.parts.processors import resident_bytes
 
 home = LogHome(Path(sys.argv[1]))
 log = home.create()

@@ -17,7 +17,7 @@ from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 OPTIONS = LogOptions(segment_bytes=1500, index_interval_bytes=200)
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.storage.options import LogOptions
 from kbroker.storage.retention import Candidate, LogView, below_log_start, larger_than, older_than, policies_for
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 SEGMENTS = tuple(Candidate(at * 10, at * 10 + 10, 100, 1000 + at) for at in range(4))
 

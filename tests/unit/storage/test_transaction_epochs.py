@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.storage.log import Log
-from tests.kit.logs import LogHome
+from tests.kit.logs.home import LogHome
 from tests.unit.storage.test_transactions import batch, code_of
 
 MAX_EPOCH = 2**15 - 1

@@ -16,10 +16,10 @@ from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import ActiveProducer
 from kbroker.storage.options import LogOptions
-from tests.kit.batches import encode_control_batch
-from tests.kit.committed import read_committed
-from tests.kit.crash_fs import CrashFileSystem, SyncDirectory
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.crash.fs import CrashFileSystem, SyncDirectory
+from tests.kit.logs.committed import read_committed
+from tests.kit.logs.home import LogHome, batch_of, read_all
+from tests.kit.wire.batches import encode_control_batch
 
 NOW = 1_700_000_000_000
 UNVERIFIED = LogOptions(verify_transactions=False)

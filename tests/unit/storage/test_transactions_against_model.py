@@ -15,10 +15,10 @@ from kbroker.protocol.records import encode_batch
 from kbroker.storage import segment as names
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.committed import read_committed
-from tests.kit.logs import LogHome
-from tests.kit.quick_disk import memory_directory
-from tests.kit.transaction_model import TransactionModel
+from tests.kit.logs.committed import read_committed
+from tests.kit.logs.home import LogHome
+from tests.kit.logs.quick_disk import memory_directory
+from tests.kit.models.transaction import TransactionModel
 
 producer_ids = st.integers(1, 3)
 

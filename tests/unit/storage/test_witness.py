@@ -16,9 +16,9 @@ from kbroker.protocol.records import Record, encode_batch
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
-from tests.kit.committed import read_committed
-from tests.kit.crash_fs import CrashFileSystem
-from tests.kit.logs import LogHome, batch_of, read_all
+from tests.kit.crash.fs import CrashFileSystem
+from tests.kit.logs.committed import read_committed
+from tests.kit.logs.home import LogHome, batch_of, read_all
 
 NOW = 1_700_000_000_000
 OPTIONS = LogOptions(segment_bytes=1500, index_interval_bytes=200)

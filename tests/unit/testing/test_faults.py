@@ -19,7 +19,7 @@ from kbroker.protocol.records import encode_batch
 from kbroker.testing import Broker, BrokerFailed
 from kbroker.testing.fault_proxy import FaultProxy, _refusal
 from kbroker.testing.reserved_port import ReservedPort
-from tests.kit.wire import ConnectionClosed, WireClient
+from tests.kit.clients.wire import ConnectionClosed, WireClient
 
 HOST = "127.0.0.1"
 WAIT_S = 60

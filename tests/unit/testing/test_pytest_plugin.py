@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.broker import KafkaInMemory
+from tests.kit.kafka.process import KafkaInMemory
 
 TIMEOUT_S = 110
 

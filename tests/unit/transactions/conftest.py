@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.memory_transactions import TransactionHome
+from tests.kit.parts.transactions import TransactionHome
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.transactions.records import decode_value
-from tests.kit.memory_transactions import TransactionHome as Home
+from tests.kit.parts.transactions import TransactionHome as Home
 from tests.kit.threads import run_all
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)

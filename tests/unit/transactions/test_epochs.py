@@ -14,7 +14,7 @@ from kbroker.rules.transaction import EPOCH_VERSION, LAST_CLIENT_EPOCH, MAX_PROD
 from kbroker.transactions.answers import EndedTransaction
 from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.records import decode_value
-from tests.kit.memory_transactions import TransactionHome as Home
+from tests.kit.parts.transactions import TransactionHome as Home
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 MakeHome = Callable[..., Home]

@@ -20,7 +20,7 @@ from kbroker.transactions.coordinator import TransactionCoordinator
 from kbroker.transactions.markers import Marker
 from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.records import decode_value
-from tests.kit.memory_replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
 from tests.kit.threads import run_all
 
 THREADS, STEPS, NAMES = 6, 300, ["a", "b", "c"]

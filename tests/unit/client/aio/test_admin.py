@@ -14,8 +14,8 @@ from kbroker.client import AdminClient, AsyncAdminClient
 from kbroker.client.errors import BrokerError, ClientClosed
 from kbroker.client.faces import operation
 from kbroker.errors import ErrorCode
-from tests.kit.scripted_broker import Peer, ScriptedBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
+from tests.kit.brokers.whole import WholeBroker
 
 SECONDS = 30.0
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -12,7 +12,7 @@ import pytest
 from kbroker.client import Delivery, Producer
 from kbroker.client.errors import BrokerError, ClientClosed
 from kbroker.errors import ErrorCode
-from tests.kit.produce_broker import ProduceBroker
+from tests.kit.brokers.produce import ProduceBroker
 
 SECONDS = 30.0
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

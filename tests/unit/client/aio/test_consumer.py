@@ -20,7 +20,7 @@ from kbroker.client import (
     UsageError,
 )
 from kbroker.errors import ErrorCode
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 numbers = itertools.count()

@@ -18,8 +18,8 @@ from kbroker.client.aio.producer import TopicNotKnown
 from kbroker.client.errors import BrokerError, ClientClosed, TimedOut
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull, RecordTooLarge
 from kbroker.errors import ErrorCode
-from tests.kit.produce_broker import ProduceBroker
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.produce import ProduceBroker
+from tests.kit.brokers.whole import WholeBroker
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SECONDS = 30.0

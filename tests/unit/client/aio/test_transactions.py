@@ -13,7 +13,7 @@ from kbroker.client import AsyncProducer, ConsumerGroupMetadata, OffsetAndMetada
 from kbroker.client.errors import ClientClosed, TimedOut, UsageError
 from kbroker.client.producer.errors import ProducerFenced
 from kbroker.testing import Broker
-from tests.kit.client_transactions import PARTITIONS, QUICK, SECONDS, committed, committed_offset, new_id
+from tests.kit.clients.transactions import PARTITIONS, QUICK, SECONDS, committed, committed_offset, new_id
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

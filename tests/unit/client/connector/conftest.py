@@ -10,10 +10,10 @@ import pytest
 from kbroker.client import AdminClient, ConsumerConnector, Producer
 from kbroker.coordination.store import NoNode
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from tests.kit.connectors import QUICK, Reading
-from tests.kit.processors import wait_until
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.clients.connectors import QUICK, Reading
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
 
 numbers = itertools.count()
 PARTITIONS = 4

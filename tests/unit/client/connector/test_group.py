@@ -16,9 +16,9 @@ from kbroker.client import ConsumerConnector, ConsumerRebalanceListener, Consume
 from kbroker.client.connector.membership import ConsumerRebalanceFailed
 from kbroker.coordination.store import WatchEvent
 from kbroker.model import TopicPartition
-from tests.kit.connector_member import MemberProcess
-from tests.kit.connectors import QUICK, Reading
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.clients.connector_member import MemberProcess
+from tests.kit.clients.connectors import QUICK, Reading
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 from tests.unit.client.connector.conftest import PARTITIONS, Place
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from kbroker.client import ConsumerConnector, Producer
 from kbroker.testing import Broker
-from tests.kit.connectors import QUICK
-from tests.kit.processors import wait_until
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.clients.connectors import QUICK
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
 
 SECONDS = 60.0
 ROUNDS = 1000

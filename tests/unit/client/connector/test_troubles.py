@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.client import ConsumerRebalanceListener, ConsumerRecord, UsageError
 from kbroker.coordination.store import NoNode, NotEmpty, Store
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 from tests.unit.client.connector.conftest import PARTITIONS, WAIT_S, Place
 
 

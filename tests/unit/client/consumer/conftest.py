@@ -16,7 +16,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 
 numbers = itertools.count()
 SECONDS = 30.0

@@ -14,8 +14,8 @@ from kbroker.client.consumer import group_protocol
 from kbroker.client.consumer.assignor import Member, Topics
 from kbroker.client.consumer.assignors import ASSIGNORS
 from kbroker.model import TopicPartition
-from tests.kit import maven
-from tests.kit.java_program import compile_java
+from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import compile_java
 
 JAVA = Path(__file__).parent / "java"
 GROUPS = 400

@@ -16,7 +16,7 @@ from kbroker.client.versions import HIGHEST
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
-from tests.kit.group_broker import TOPIC, TOPIC_ID, GroupBroker
+from tests.kit.brokers.group import TOPIC, TOPIC_ID, GroupBroker
 from tests.unit.client.consumer.conftest import Heard
 from tests.unit.client.consumer.test_coordinator import (
     PASSING,

@@ -17,7 +17,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.group_broker import TOPIC, GroupBroker
+from tests.kit.brokers.group import TOPIC, GroupBroker
 from tests.unit.client.consumer.conftest import Heard
 
 SECONDS = 30.0

@@ -20,8 +20,8 @@ from kbroker.client import (
     UsageError,
 )
 from kbroker.testing import Broker
-from tests.kit.processors import wait_until
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.parts.processors import wait_until
 
 SECONDS = 30.0
 Use = Callable[[Consumer, str], object]

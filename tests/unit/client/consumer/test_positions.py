@@ -15,11 +15,11 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record
-from tests.kit.broker import free_port
-from tests.kit.consumer_model import Log, LogBatch
-from tests.kit.fetch_broker import FetchBroker
-from tests.kit.processors import wait_until
-from tests.kit.scripted_broker import Asked, Peer, ScriptedBroker
+from tests.kit.brokers.fetch import FetchBroker
+from tests.kit.brokers.process import free_port
+from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
+from tests.kit.models.consumer import Log, LogBatch
+from tests.kit.parts.processors import wait_until
 
 SECONDS = 30.0
 TOPIC = "t"

@@ -16,9 +16,9 @@ from kbroker.client.zookeeper.options import ZOOKEEPER
 from kbroker.coordination.paths import BROKER_IDS, BrokerRegistration, broker_path, encode_broker
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.model import Endpoint
-from tests.kit.processors import wait_until
-from tests.kit.whole_broker import WholeBroker
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
 
 
 def options_of(address: str, **more: Any) -> Options:

@@ -7,8 +7,8 @@ import threading
 from kbroker.client.config import parse_options
 from kbroker.client.zookeeper.options import ZOOKEEPER
 from kbroker.client.zookeeper.session import Session
-from tests.kit.processors import wait_until
-from tests.kit.zookeeper import ZooKeeperProcess
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
 
 WAIT_S = 60.0
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.protocol.api import ApiKey
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import Caller, call, services_on
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import Caller, call, services_on
 
 Ask = Callable[..., Any]
 

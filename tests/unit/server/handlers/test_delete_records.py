@@ -12,9 +12,9 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from kbroker.storage.open_directory import OpenDirectory
-from tests.kit.fetch_machine import fetch_request, partition_request, produce_request
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.models.fetch_machine import fetch_request, partition_request, produce_request
 
 
 @pytest.fixture

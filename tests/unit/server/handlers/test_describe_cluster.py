@@ -7,8 +7,8 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import Caller
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import Caller
 from tests.unit.server.handlers.conftest import Ask
 
 

@@ -11,7 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.whole_broker import WholeBroker
+from tests.kit.brokers.whole import WholeBroker
 
 Sizes = dict[tuple[str, int], int]
 

@@ -12,8 +12,8 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import call, services_on
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import call, services_on
 from tests.unit.server.handlers.conftest import Ask
 
 Q = M.DescribeTopicPartitionsRequest

@@ -10,8 +10,8 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
 
 
 def ask(client: WireClient, version: int, **fields: Any) -> tuple[int, int, int]:

@@ -13,8 +13,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.server.handlers import metadata
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import Call, Caller, call, services_on
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import Call, Caller, call, services_on
 from tests.unit.server.handlers.conftest import Ask
 
 VERSIONS = range(SERVED[ApiKey.METADATA].min, SERVED[ApiKey.METADATA].max + 1)

@@ -10,9 +10,9 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from tests.kit.fetch_machine import produce_request
-from tests.kit.small_broker import SmallBroker
-from tests.kit.wire import WireClient
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.models.fetch_machine import produce_request
 
 EPOCH = SmallBroker.leader_epoch
 

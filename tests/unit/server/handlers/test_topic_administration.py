@@ -10,8 +10,8 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import call, services_on
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import call, services_on
 from tests.unit.server.handlers.conftest import Ask
 
 C = M.CreateTopicsRequest

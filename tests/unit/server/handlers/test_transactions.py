@@ -16,9 +16,9 @@ from kbroker.server.dispatch import ROUTES
 from kbroker.server.handlers import end_txn
 from kbroker.transactions.markers import Marker
 from kbroker.transactions.records import decode_value
-from tests.kit.cluster import Cluster
-from tests.kit.handlers import call, services_on
-from tests.kit.memory_transactions import TransactionHome
+from tests.kit.parts.cluster import Cluster
+from tests.kit.parts.handlers import call, services_on
+from tests.kit.parts.transactions import TransactionHome
 
 TOPIC = "orders"
 

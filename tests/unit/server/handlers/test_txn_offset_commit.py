@@ -9,8 +9,8 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
-from tests.kit.broker import BrokerProcess
-from tests.kit.wire import WireClient
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
 
 TOPIC = "orders"
 VERSIONS = range(SERVED[ApiKey.TXN_OFFSET_COMMIT].min, SERVED[ApiKey.TXN_OFFSET_COMMIT].max + 1)

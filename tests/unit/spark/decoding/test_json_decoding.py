@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.spark.decoding.decoders import Decoded, JsonDecoder
-from tests.kit import json_model
+from tests.kit.models import json as json_model
 
 UTC = datetime.UTC
 TIME = pa.timestamp("us", "UTC")

@@ -13,7 +13,7 @@ import pytest
 from kbroker.spark.decoding import schema_registry
 from kbroker.spark.decoding.avro_schemas import NotAvro
 from kbroker.spark.decoding.schema_registry import RegistryFailed, SchemaRegistry
-from tests.kit.schema_registry import SchemaRegistryServer
+from tests.kit.spark.schema_registry import SchemaRegistryServer
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 

@@ -27,7 +27,7 @@ from kbroker.spark.loader.commit_files import (
 from kbroker.spark.loader.commits import Commit, LakeFile, LoadedRange, Part, TopicState
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
 from kbroker.spark.loader.lake import Directory
-from tests.kit.memory_lake import MemoryLake
+from tests.kit.spark.memory_lake import MemoryLake
 
 
 @pytest.fixture(autouse=True)

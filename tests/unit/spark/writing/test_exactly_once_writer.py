@@ -17,7 +17,7 @@ from kbroker.spark.options import SparkOptions, Use
 from kbroker.spark.writing.exactly_once_writer import BATCH_ID, QUERY_ID, ExactlyOnceWriter, SinkMessage
 from kbroker.spark.writing.sink_state import attempt_id
 from kbroker.testing import Broker
-from tests.kit.sink_query import committed, open_transactions
+from tests.kit.spark.sink_query import committed, open_transactions
 
 SCHEMA = StructType([StructField("value", StringType())])
 

@@ -26,7 +26,7 @@ from kbroker.spark.workers import MOST_IDLE
 from kbroker.spark.writing import task_producers
 from kbroker.spark.writing.row_columns import RowColumns
 from kbroker.spark.writing.task_producers import check_producer_options, task_producer
-from tests.kit.produce_broker import ProduceBroker
+from tests.kit.brokers.produce import ProduceBroker
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
 

@@ -12,7 +12,7 @@ from kbroker.spark.errors import SinkFailed
 from kbroker.spark.writing.sink_ledger import SinkLedger
 from kbroker.spark.writing.sink_state import Winner, attempt_id, driver_id
 from kbroker.testing import Broker
-from tests.kit.sink_query import committed, open_transactions
+from tests.kit.spark.sink_query import committed, open_transactions
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""What stands between a client and a real broker: it drops connections, or falsifies answers."""
