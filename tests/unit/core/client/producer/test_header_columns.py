@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.client.producer.accumulator import Accumulator
-from tests.unit.core.test_record_sender import Row, made, rows
+from tests.unit.core.client.producer.test_record_sender import Row, made, rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LARGE = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
