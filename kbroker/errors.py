@@ -169,7 +169,7 @@ class KbrokerError(Exception):
 
     @property
     def client_message(self) -> str | None:
-        """The text that a response with a field for one carries beside the error code; None: no text."""
+        """The error message for the client, which a response that has a field for it carries; None: no text."""
         return client_text(str(self))
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def wrapped(line: str) -> str:
+    """Break a paragraph, or an item of a list, into lines of at most 120 characters."""
+    hanging = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, 120, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 def write(name: str, text: str) -> int:

@@ -25,6 +25,11 @@ about with the nearest known one, or refused with `--strict`. *dynamic*: may be 
 (`kbroker configs alter`).
 """
 
+GROUPS = """
+A consumer group's own value (KIP-848) wins over the broker setting that gives its default. The value in force is always
+within the broker's bounds. `kbroker configs alter group NAME` sets it, or Kafka's `kafka-configs --group NAME`.
+""".strip()
+
 
 def default_of(value: Value | None) -> str:
     if value is None or value in ("", ()):
@@ -73,15 +78,7 @@ def document() -> str:
             for topic in TOPIC_CONFIGS.values()
         ),
     )
-    lines += [
-        "",
-        "## Groups",
-        "",
-        "A consumer group's own value (KIP-848) wins over the broker setting that gives its ",
-    ]
-    lines[-1] += "default. What holds is within the broker's bounds. `kbroker configs alter group NAME`, or Kafka's "
-    lines[-1] += "`kafka-configs --group NAME`."
-    lines.append("")
+    lines += ["", "## Groups", "", GROUPS, ""]
     lines += table(
         ["setting", "default", "broker setting", "bounds", "what it does"],
         (
@@ -108,7 +105,7 @@ def document() -> str:
     for name, reason in sorted(NOT_READ.items()):
         by_reason.setdefault(reason, []).append(f"`{name}`")
     for reason, names in by_reason.items():
-        lines.append(f"- {reason}: {', '.join(names)}")
+        lines.append(generated_page.wrapped(f"- {reason}: {', '.join(names)}"))
     return "\n".join(lines) + "\n"
 
 

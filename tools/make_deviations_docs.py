@@ -45,10 +45,12 @@ def sections() -> Iterator[str]:
             yield f"\n## {api.label}\n"
         for one in listed:
             tests = ", ".join(f"`{scenario.split('.')[1]}`" for scenario in one.scenarios)
-            yield f"- {one.what}{versions(one)} *Why:* {one.why} *Scenario:* {tests}."
+            text = f"- {one.what}{versions(one)} *Why:* {one.why} *Scenario:* {tests}."
+            yield generated_page.wrapped(text)
     yield "\n## Other\n"
     for other in OTHERS:
-        yield f"- **{other.subject}**: {other.what} *Why:* {other.why} *Test:* `{other.test}`."
+        text = f"- **{other.subject}**: {other.what} *Why:* {other.why} *Test:* `{other.test}`."
+        yield generated_page.wrapped(text)
 
 
 def document() -> str:

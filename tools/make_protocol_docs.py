@@ -43,7 +43,7 @@ A request of any other API or version closes its connection, with one log line. 
 parse: counts and sizes are believed only as far as bytes are there, strings must be UTF-8, and one message has
 at most 1,048,576 array elements. Unknown tagged fields are skipped, and so is what follows the message.
 
-Known, not served: """
+"""
 
 
 def versions(low: int, high: int) -> str:
@@ -68,7 +68,7 @@ def document() -> str:
             f"| {api_key:d} | {api_key.label} | {versions(served.min, served.max)} | {flexible} | {note(api_key)} |"
         )
     others = ", ".join(f"{api_key:d} {api_key.label}" for api_key in ApiKey if api_key not in SERVED)
-    return HEAD + "\n".join(lines) + "\n" + TAIL + others + ".\n"
+    return HEAD + "\n".join(lines) + "\n" + TAIL + generated_page.wrapped(f"Known, not served: {others}.") + "\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as JSON: `time` (UTC, with milliseconds), `level`, `logger`, `message`, maybe `exception`."""
+    """Formats a record of the log as JSON: `time` (UTC, with milliseconds), `level`, `logger`, `message`.
+
+    A record of an exception also has `exception`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         import json  # imported here: a start whose log is text does not need it

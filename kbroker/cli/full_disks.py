@@ -23,9 +23,9 @@ def full_directories(directories: Iterable[LogDirDescription]) -> list[str]:
 
 @contextmanager
 def full_disks_named(arguments: argparse.Namespace) -> Iterator[None]:
-    """A context manager around producing: an error that a full disk may have caused names the full disks.
+    """A context manager around producing: if an error may come from a full disk, it names the brokers' full disks.
 
-    Raises KbrokerError if there are full disks, else the error itself.
+    Raises KbrokerError with them if there are full disks, else the error itself.
     """
     try:
         yield

@@ -30,7 +30,7 @@ def _known(kind: str) -> Collection[str]:
 
 @contextmanager
 def unknown_settings_named(kind: str, names: Collection[str]) -> Iterator[None]:
-    """A context manager around a change of settings of `kind`: for each unknown name it suggests the nearest one.
+    """A context manager around a change of settings of `kind`, which suggests the nearest name for each unknown one.
 
     If the broker refuses the change, the suggestions are in the KbrokerError; else they are warnings on stderr.
     """

@@ -53,7 +53,10 @@ def columns(text: str) -> tuple[str, ...]:
 
 
 def of_name(text: str) -> str:
-    """Return `text` if it is a format: `text`, `json` or a valid template. For argparse. Raises ArgumentTypeError."""
+    """Check that `text` is a format, and return it: `text`, `json` or a valid template.
+
+    For argparse. Raises ArgumentTypeError.
+    """
     if text not in (TEXT, JSON):
         template(text)
     return text

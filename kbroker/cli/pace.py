@@ -1,4 +1,4 @@
-"""When messages are due: at a rate, even if earlier messages are late, or as soon as they can be sent."""
+"""Says when messages are due: at a rate, even if earlier messages are late, or as soon as they can be sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pace:
         return self.started_ns + int(number * self.interval_ns)
 
     def await_due(self, sent: int, portion: int) -> int:
-        """Wait until a message is due, and return how many are, at most `portion`; 0: the load is over.
+        """Wait until a message is due, and return how many are due then, at most `portion`; 0: the load is over.
 
         `sent` is how many have been sent.
         """

@@ -36,13 +36,13 @@ class Clock:
         self.started_ns = time.perf_counter_ns()
 
     def finding(self, messages: int, size: int, **more: Any) -> Finding:
-        """Return a finding with the times up to now."""
+        """Return what was measured as a Finding, with the times up to now."""
         seconds = (time.perf_counter_ns() - self.started_ns) / 1e9
         return Finding(messages, size, max(seconds, 1e-9), time.process_time() - self._cpu, **more)
 
 
 def report(finding: Finding, arguments: argparse.Namespace, latency_of: str) -> None:
-    """Print a finding. `latency_of` says from when to when a latency counts."""
+    """Print what was measured. `latency_of` says from when to when a latency counts."""
     messages, seconds = max(finding.messages, 1), finding.seconds
     rate: float | None = getattr(arguments, "rate", None)
     if arguments.json:

@@ -11,7 +11,10 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class Progress:
-    """Counts messages and bytes, and prints them if `shown`. `total`: how many bytes there will be; None: unknown."""
+    """Counts messages and bytes, and prints the counts if `shown`.
+
+    `total`: how many bytes there will be; None: unknown.
+    """
 
     def __init__(self, total: int | None, shown: bool):
         self._total = total

@@ -117,7 +117,7 @@ class Cluster:
                 self._topics.pop(name, None)
 
     def add_everything(self) -> None:
-        """Note an interest in all topics, as a pattern has it."""
+        """Note an interest in all topics, which a consumer with a pattern has."""
         self._everything += 1
 
     def remove_everything(self) -> None:
@@ -322,7 +322,10 @@ class Cluster:
         return found
 
     def _note_unreached(self, error: ClientError) -> None:
-        """Log that no broker is reached, when it has lasted UNREACHED_S: polls and calls just wait and try again."""
+        """Log that no broker is reached, once that has lasted UNREACHED_S.
+
+        Polls and other calls just wait and try again, so that otherwise nobody would hear of it.
+        """
         now = self._loop.time()
         if self._unreached_since is None:
             self._unreached_since = now
@@ -332,7 +335,7 @@ class Cluster:
             self._warn_at = now + UNREACHED_AGAIN_S
 
     async def _some_new(self) -> Connection:
-        """Try each known broker once, then each bootstrap server; return the first connection."""
+        """Connect to any broker: try each known one once, then each bootstrap server. Return the first connection."""
         problems: dict[str, ClientError] = {}
         nodes = list(self.view.nodes.values())
         chance.shuffle(nodes)
@@ -437,7 +440,7 @@ class Cluster:
         self.refresh_soon()
 
     def _note_lost(self, node_id: int, error: ClientError) -> None:
-        """Log that a broker is not reached, at most once in UNREACHED_AGAIN_S: engines ask again each second."""
+        """Log that a broker is not reached, at most once in UNREACHED_AGAIN_S: engines ask for it each second."""
         now = self._loop.time()
         if now >= self._lost_nodes.get(node_id, now):
             log.warning("%s", error)
@@ -482,7 +485,7 @@ class Cluster:
         return int(answer.node_id)
 
     def _note_no_coordinator(self, wanted: tuple[str, int], error: BrokerError) -> None:
-        """Log that no coordinator is found, when it has lasted UNREACHED_S: groups just go on looking.
+        """Log that no coordinator is found, once that has lasted UNREACHED_S: groups just go on looking for one.
 
         A broker may be unable to create the coordinator's topic.
         """
@@ -560,6 +563,6 @@ def begin(options: Options) -> Cluster:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Read a task's exception, so that asyncio does not log that it was never retrieved."""
+    """Read the exception of a task that is done, so that asyncio does not log that nobody retrieved it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("%s", error)

@@ -46,7 +46,10 @@ class TopicView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster. `topics` has the topics that metadata were asked for, including those that the broker refused."""
+    """What is known of a cluster. `topics` has the topics that metadata were asked for.
+
+    Topics that the broker refused are among them.
+    """
 
     cluster_id: str | None = None
     controller_id: int = -1

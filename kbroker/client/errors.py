@@ -114,7 +114,7 @@ class ClientClosed(UsageError):
 
 
 def error_of(code: int) -> ErrorCode:
-    """Return the code as ErrorCode; UNKNOWN_SERVER_ERROR for a code that is not known."""
+    """Return an error code as ErrorCode; UNKNOWN_SERVER_ERROR for a code that is not known."""
     try:
         return ErrorCode(code)
     except ValueError:

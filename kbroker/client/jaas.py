@@ -31,7 +31,10 @@ def credentials(text: str) -> dict[str, str]:
 
 
 def entry(text: str) -> tuple[str, dict[str, str]]:
-    """Return the module's name, one of MODULES, and what `credentials` returns. Raises KbrokerError likewise."""
+    """Return the module's name, one of MODULES, and what `credentials` returns.
+
+    Raises KbrokerError when the text is not an entry that has a user name and a password.
+    """
     found = ENTRY.fullmatch(text)
     if found is None:
         raise KbrokerError(f'{NAME} is not MODULE required username="..." password="...";')

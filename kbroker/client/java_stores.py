@@ -60,7 +60,7 @@ def context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _given(options: Mapping[str, str], text: str, location: str) -> str:
-    """Return which of both options was given, for messages."""
+    """Return the name of the one of two options that was given, for messages."""
     return text if text in options else f"{location}={options[location]!r}"
 
 

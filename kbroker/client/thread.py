@@ -299,7 +299,7 @@ class ThreadOwner:
 
 
 def _end_soon(waiter: asyncio.Future[None]) -> None:
-    """End a future from any thread. Does nothing when its loop is closed: then nothing waits for it."""
+    """End a future from any thread. Does nothing when the future's loop is closed: then nobody waits for it."""
     with contextlib.suppress(RuntimeError):
         waiter.get_loop().call_soon_threadsafe(_end, waiter)
 

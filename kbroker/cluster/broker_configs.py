@@ -53,7 +53,10 @@ class BrokerSetting(Protocol):
 
 
 class Synonym(NamedTuple):
-    """A setting that gives a config's value, or would if the synonyms before it were unset. None: a hidden value."""
+    """A setting that gives a config's value, or would give it if the synonyms before it were unset.
+
+    `value` None: the value is hidden.
+    """
 
     name: str
     value: str | None

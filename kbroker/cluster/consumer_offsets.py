@@ -1,8 +1,8 @@
-"""The offsets that consumers of before Kafka 0.9 commit: nodes of the coordination store, as once of ZooKeeper.
+"""Offsets that are committed as before Kafka 0.9: in nodes of the coordination store, not in a topic.
 
-They are separate from the offsets in `__consumer_offsets`: a group of one kind does not see the offsets of the other.
-Only the offset is stored, without metadata. It stays when its topic is deleted, and expires when its group has not
-committed for some time. The caller checks whether a partition exists.
+Kafka kept them in the same nodes of ZooKeeper. They are separate from the offsets in `__consumer_offsets`: a group of
+one kind does not see the offsets of the other. Only the offset is stored, without metadata. It stays when its topic is
+deleted, and expires when its group has not committed for some time. The caller checks whether a partition exists.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OFFSETS = "offsets"
 
 
 class ConsumerOffsets:
-    """Commits, fetches and expires these offsets. Thread-safe. Waits for the store: not for a processor's thread.
+    """Commits, fetches and expires such offsets. Thread-safe. Calls wait for the store, so not on a processor's thread.
 
     There are at most `most_nodes` nodes below /consumers, and clients of one host make at most half of them. A group's
     nodes are removed when it has not committed for `retention_ms`, counted from the broker's start at the earliest.

@@ -157,7 +157,7 @@ def _copied(value: T, **values: Any) -> T:
 
 
 def _with_offline(topic: Topic, brokers: Mapping[int, Broker], failed: frozenset[tuple[int, TopicPartition]]) -> Topic:
-    """The topic with its offline replicas set, and NO_LEADER where the leader is offline.
+    """The topic with its offline replicas marked, and without a leader (NO_LEADER) where the leader is offline.
 
     Returns the same object if nothing changes.
     """

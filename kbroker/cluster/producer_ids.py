@@ -22,7 +22,7 @@ class ProducerIdsExhausted(NotNow):
 
 
 def ids_before(now_ms: int, node_id: int) -> ProducerIdBlock:
-    """A block to be stored as the last one given out, so that the next ids are ones that no other cluster has used.
+    """A block of producer ids to be stored as the last one given out, so that later ids were used in no other cluster.
 
     Other clusters count from 0, a thousand ids at a time, and so stay below 65,536 ids for each second since 1970. As
     the clock moves on, the result is never the same again. It is below 2**53, for clients that keep numbers as

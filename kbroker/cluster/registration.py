@@ -65,7 +65,10 @@ def _strange_topics(zookeeper: Source, store: Source, node_id: int) -> list[str]
 
 
 def changes(store: Source, zookeeper: Source, image: MetadataImage, shown: MetadataImage | None) -> list[Operation]:
-    """The operations after which ZooKeeper shows `image`. `shown` is the image that it shows now; None: not known."""
+    """The operations after which ZooKeeper shows `image`.
+
+    `shown` is the image that it shows now; None: not known, so that all of its nodes are read.
+    """
     known = {} if shown is None else shown.topics
     topics = [topic for name, topic in image.topics.items() if known.get(name) is not topic]
     names = set(known)

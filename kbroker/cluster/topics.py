@@ -126,9 +126,10 @@ class Topics:
         changes stay."""
 
     def _heritage(self, found: Iterable[FoundPartition]) -> Iterator[Operation]:
-        """The operations that create the topics of logs that another broker, such as Apache Kafka, has left on disk.
+        """The operations that create, in a new store, the topics of logs that another broker has left on disk.
 
-        Their configs are not known, except those of internal topics, which are always the same.
+        Such a broker is Apache Kafka. The configs of these topics are not known, except those of internal topics, which
+        are always the same.
         """
         by_topic: dict[str, dict[int, FoundPartition]] = {}
         for each in found:
@@ -391,7 +392,10 @@ class Topics:
             return grown
 
     def _shrink_back(self, topic: Topic, added: Sequence[Partition]) -> None:
-        """Undo the growth, in the store first: an empty log without a partition does no harm, and may be used later."""
+        """Undo the growth of a topic, in the store first.
+
+        An empty log without a partition does no harm, and may be used later.
+        """
         deletion = (Delete(path) for partition in added for path in _partition_paths(topic.name, partition))
         assignment = SetData(paths.topic_path(topic.name), self._assignment_of(topic))
         self._store.multi([*self._fence, assignment, *deletion])
@@ -455,7 +459,7 @@ class Topics:
             self._host_or_fail().update_topic(configured)
 
     def set_broker_configs(self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Like `set_topic_configs`, for the dynamic configs of a broker (its id) or of all (paths.DEFAULT_ENTITY)."""
+        """Do what `set_topic_configs` does, for dynamic configs of a broker (its id) or all (paths.DEFAULT_ENTITY)."""
         with self._change_lock:
             configs = dict(change(self._image.broker_configs.get(entity, {})))
             self._put(paths.broker_config_path(entity), paths.encode_config(configs))
@@ -463,7 +467,7 @@ class Topics:
             self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
 
     def set_group_configs(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Like `set_topic_configs`, for the configs of a group, whether it exists or not.
+        """Do what `set_topic_configs` does, for the configs of a group, whether the group exists or not.
 
         A group without configs has no node.
         """
@@ -488,7 +492,7 @@ class Topics:
             rebase(self.dynamic_broker_configs())
 
     def dynamic_broker_configs(self) -> dict[str, str]:
-        """This broker's dynamic configs: its own, which win over those of all brokers."""
+        """Return the dynamic configs that hold for this broker: its own, and those of all brokers where it has none."""
         configs = self._image.broker_configs
         return {**configs.get(paths.DEFAULT_ENTITY, {}), **configs.get(str(self._node_id), {})}
 

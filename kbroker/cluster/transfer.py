@@ -272,7 +272,7 @@ def _topic_nodes(
 def _topic_id_of(
     name: str, topic: TopicAssignment, known: TopicAssignment | None, found: Mapping[TopicPartition, UUID | None]
 ) -> UUID:
-    """The topic's id. For a topic of a Kafka before 2.8, which has none: the store's, its logs', or a new one."""
+    """Return the topic's id. A topic of a Kafka before 2.8 has no id; it gets the store's, its logs', or a new one."""
     if known is not None and topic.topic_id not in (NO_UUID, known.topic_id):
         raise CannotCarry(f"topic {name} has id {known.topic_id} in the store and {topic.topic_id} in ZooKeeper")
     if topic.topic_id != NO_UUID:
@@ -300,7 +300,7 @@ def _finished(plan: Plan, wanted: Nodes, there: CarriedNodes, target: Source, re
 def _operations(wanted: Nodes, there: Nodes, target: Source, made: set[str]) -> list[Operation]:
     """The operations that create missing nodes, with their parents, and set changed ones.
 
-    `made` are paths that exist by then.
+    `made` has the paths of nodes that exist by then.
     """
     changed = differing(wanted, there)
     above = dict.fromkeys(parent for path in changed for parent in _ancestors(path) if parent not in made)

@@ -226,7 +226,7 @@ def _refuse(wrong: Sequence[str]) -> None:
 
 @contextmanager
 def _gathered(wrong: list[str]) -> Iterator[None]:
-    """A context manager that appends a ConfigError from inside to `wrong`, so that later errors are found too."""
+    """A context manager that collects a ConfigError of its block in `wrong`, so that later errors are found too."""
     try:
         yield
     except ConfigError as error:
@@ -288,7 +288,7 @@ def _parse(setting: Setting, given: Given | None) -> Value | None:
 
 
 def _shown(setting: Setting, text: str) -> str:
-    """Return a setting's `text` for logs and errors, which others may read: a password is hidden."""
+    """Return a setting's `text` for logs and errors, which others may read: a password is replaced by a word."""
     return "[hidden]" if setting.sensitive else text
 
 

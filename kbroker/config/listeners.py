@@ -1,6 +1,6 @@
-"""The grammar of `listeners` and `advertised.listeners`: NAME://HOST:PORT, separated by commas (KIP-103).
+"""Parses `listeners` and `advertised.listeners`: NAME://HOST:PORT, separated by commas (KIP-103).
 
-Also that of other settings with hosts: HOST:PORT, and HOST:COUNT separated by commas.
+It also parses other settings with hosts: HOST:PORT, and HOST:COUNT separated by commas.
 """
 
 from __future__ import annotations

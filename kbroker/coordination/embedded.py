@@ -228,7 +228,7 @@ class EmbeddedStore:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn SQLite's errors about the file into StoreUnavailable or StoreDamaged, with one clear line."""
+        """A context manager that turns SQLite's errors about the file into StoreUnavailable or StoreDamaged."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -365,9 +365,9 @@ class EmbeddedStore:
         return [Delete(path) for path in mine if group.node(path) is not None]
 
     def _refusal(self, error: Exception) -> str:
-        """The message for callers. After any error but a full disk the store takes no more changes.
+        """Return the error message for callers. After any error but a full disk the store takes no more changes.
 
-        A failed fsync is final.
+        A failed fsync is final: the system may have dropped the data.
         """
         if isinstance(error, sqlite3.Error) and _is_full(error):
             return f"{self._path}: {DISK_FULL}; nothing was changed"
@@ -495,7 +495,7 @@ def _crc_of(path: str, value: bytes) -> int:
 
 
 class EmbeddedSession:
-    """One session with an `EmbeddedStore`; a `Store`."""
+    """One session with an `EmbeddedStore`. It implements `Store`."""
 
     def __init__(self, store: EmbeddedStore, session_id: int):
         self._store = store
@@ -554,7 +554,7 @@ def _is_full(error: sqlite3.Error) -> bool:
 
 
 def _fits_reserve(operation: Operation) -> bool:
-    """Whether the operation may use the store's reserve: it may free space, or takes none."""
+    """Whether the operation may be done when the disk is full: it may lead to free space, or takes none."""
     if not isinstance(operation, Create) or operation.ephemeral:
         return True
     return operation.path.startswith(_RESERVED_FOR)

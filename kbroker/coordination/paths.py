@@ -91,7 +91,7 @@ def topic_config_path(topic: str) -> str:
 
 
 def broker_config_path(entity: str) -> str:
-    """`entity` is a broker id, or DEFAULT_ENTITY for all brokers."""
+    """The path of the configs of a broker; `entity` is its id, or DEFAULT_ENTITY for the configs of all brokers."""
     return f"{BROKER_CONFIGS}/{entity}"
 
 

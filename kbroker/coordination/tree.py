@@ -79,7 +79,7 @@ class Tree:
         return len(self.children.get(path, ()))
 
     def merge(self, draft: Draft) -> None:
-        """Apply the changes of `draft`, which was begun on this tree."""
+        """Apply the changes of `draft`, which was begun on top of this tree."""
         for path, node in draft.nodes.items():
             before = self.node(path)
             if before is not None and before.owner:
@@ -118,7 +118,7 @@ class Draft:
         return self._below.child_count(path) + self._child_delta.get(path, 0)
 
     def merge(self, draft: Draft) -> None:
-        """Take over the changes of `draft`, which was begun on this draft."""
+        """Take over the changes of `draft`, which was begun on top of this draft."""
         self.nodes.update(draft.nodes)
         for path, delta in draft._child_delta.items():
             self._child_delta[path] = self._child_delta.get(path, 0) + delta

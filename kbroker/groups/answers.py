@@ -56,7 +56,7 @@ class ListedGroup(NamedTuple):
 
 
 def described(group: Group) -> DescribedGroup:
-    """The group as DescribeGroups shows it now. The caller holds the lock that guards the group."""
+    """Describe a group as DescribeGroups shows it. The caller holds the lock that guards the group."""
     stable = group.state is GroupState.STABLE
     members = tuple(
         DescribedMember(

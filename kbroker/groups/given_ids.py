@@ -55,7 +55,7 @@ class GivenIds:
 
 
 def id_given_by(answer: object) -> str | None:
-    """The member id that a JoinGroup answer gives to a new member; None if it gives none."""
+    """Return the member id that a JoinGroup answer gives to a new member; None if it gives none."""
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.MEMBER_ID_REQUIRED:
         return answer.member_id
     return None

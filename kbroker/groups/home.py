@@ -1,4 +1,4 @@
-"""The functions of the group coordinator that its parts use."""
+"""The interface of the group coordinator for its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answers: TypeAlias = list[tuple[Token, object]]
 
 
 class Home(NamedTuple):
-    """The coordinator as its parts see it."""
+    """The functions of the group coordinator that its parts call."""
 
     acquire: Callable[[str], GroupShard | ErrorCode]
     """The group's shard with its lock held, which the caller releases; or why the group is not served here now."""

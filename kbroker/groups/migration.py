@@ -90,7 +90,7 @@ def assignment_bytes(assigned: Mapping[bytes, Any], metadata: bytes, topics: Top
 
 # --- classic to newer ----------------------------------------------------------------------------------------
 def upgrade(group: Group, policy: str, max_size: int, topics: TopicView) -> list[Change]:
-    """The changes that make a classic group a consumer group.
+    """Return the changes that make a classic group a consumer group.
 
     Raises ProtocolError (GROUP_ID_NOT_FOUND, as in Kafka) if the group cannot be upgraded.
     """

@@ -98,7 +98,7 @@ def group_key(group_id: str) -> bytes:
 
 
 def group_value(group: Group, assignments: Mapping[str, bytes], state_timestamp_ms: int) -> bytes:
-    """The value of a group: its members with their assignments, by member id."""
+    """Encode the value of a group: its members with their assignments, by member id."""
     value = M.GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,

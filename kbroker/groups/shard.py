@@ -102,12 +102,12 @@ class ServedGroup:
 
     @property
     def classic(self) -> Group | None:
-        """The machine if the group is of the classic protocol, else None."""
+        """The state machine if the group uses the classic protocol, else None."""
         return self.machine if isinstance(self.machine, Group) else None
 
     @property
     def consumer(self) -> MixedGroup | None:
-        """The machine if the group is of the consumer protocol, else None."""
+        """The state machine if the group uses the consumer protocol, else None."""
         return self.machine if isinstance(self.machine, MixedGroup) else None
 
 
@@ -185,14 +185,17 @@ class GroupShard:
         return served
 
     def adopt(self, served: ServedGroup, machine: MixedGroup) -> None:
-        """Make `served`, which may be new, a group of the consumer protocol. The caller holds the lock."""
+        """Change `served`, which may be new, into a group of the consumer protocol. The caller holds the lock."""
         served.machine = machine
         if machine.group_id not in self.groups and served.made_by is not None:
             self._room.made(served.made_by)
         self.groups[machine.group_id] = served
 
     def forsake(self, served: ServedGroup, before: Group | MixedGroup) -> None:
-        """Undo `adopt`: give the group its machine from before, or remove a new group. The caller holds the lock."""
+        """Undo `adopt`: give the group back its earlier state machine, or remove a new group.
+
+        The caller holds the lock.
+        """
         if served.machine is before:
             self.remove_if_nothing_left(served)
         else:
@@ -327,7 +330,7 @@ class GroupShard:
             self._room.gone(served.made_by)
 
     def _group_keys(self, served: ServedGroup) -> list[bytes]:
-        """The keys of the records that the log may have of the group itself."""
+        """Return the keys of those records about the group itself, not its offsets, that the log may have."""
         if not self.has_group_record(served):
             return []
         machine = served.machine

@@ -75,7 +75,10 @@ def read_transaction_index(data: bytes, base_offset: int) -> Found:
 
 
 def read_snapshot(data: bytes, end_offset: int) -> Found:
-    """Yield the producers of a snapshot, which are those before the record at `end_offset`, and its problems."""
+    """Yield the producers of a snapshot, and its problems.
+
+    Its producers are those before the record at `end_offset`.
+    """
     if len(data) < snapshots.HEAD.size:
         yield Problem(0, f"{len(data)} bytes are too few")
         return

@@ -91,7 +91,7 @@ def refuse_kraft(path: Path) -> None:
 
 @dataclass(slots=True)
 class Totals:
-    """How much was checked."""
+    """Counts how much was checked."""
 
     partitions: int = 0
     bytes: int = 0
@@ -128,7 +128,7 @@ class Verifier:
     def check(self, path: Path) -> Iterator[Finding]:
         """Yield the findings of a file, a partition's directory or a log directory.
 
-        Raises KbrokerError if the path is none of them or cannot be read.
+        Raises KbrokerError if the path is something else or cannot be read.
         """
         try:
             if not path.exists():
@@ -237,7 +237,7 @@ class Verifier:
 
 
 class LogDirectory:
-    """What a log directory says about its partitions."""
+    """What the files directly in a log directory say about its partitions."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -309,7 +309,7 @@ def _offsets_in(path: Path) -> Offsets:
 
 
 def _lasting(look: Callable[[bool], PartitionCheck], is_live: bool) -> PartitionCheck:
-    """Return the result of `look`; in a live directory, only the findings of each of up to three looks.
+    """Return the result of `look`; in a live directory, only the findings that up to three looks have all made.
 
     `look` is passed whether it looks again.
     """

@@ -18,7 +18,7 @@ from kbroker.storage import segment as names
 def files_of(path: Path) -> Iterator[Path]:
     """Yield the file at `path`, or the files of known kinds below a log directory or a partition's directory.
 
-    Raises KbrokerError if the path is none of them.
+    Raises KbrokerError if the path is something else.
     """
     if not path.exists():
         raise KbrokerError(f"{path}: no such file or directory")

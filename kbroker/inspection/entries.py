@@ -1,4 +1,4 @@
-"""What a file of a log directory is made of: entries, and problems with the byte at which they are."""
+"""The parts that a file of a log directory is shown as: entries, and problems with the byte at which they are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Found = Iterator[Entry | Problem]
 
 
 def open_regular(path: str) -> int:
-    """Open a file for reading and return its descriptor. Raises OSError, also if it is no regular file."""
+    """Open a file for reading and return its descriptor. Raises OSError, also if it is not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -47,7 +47,7 @@ _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is shown of a log."""
+    """Options that say what is shown of a log."""
 
     is_deep: bool = False
     """Show the records of each batch, too."""

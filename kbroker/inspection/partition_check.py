@@ -79,7 +79,7 @@ class TransactionWalk:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What is known about a partition from outside its directory."""
+    """What the check of a partition has to know from outside the partition's directory."""
 
     has_gaps: bool = True
     """Offsets may be missing: the log was compacted, or that is unknown."""

@@ -16,7 +16,7 @@ from kbroker.metrics.registry import Distribution, Registry, Sample
 
 
 class Exposition(Collector):
-    """Renders one registry, and the system's figures of the process (CPU, memory, descriptors)."""
+    """Renders the samples of one registry, and what the system says of the process (CPU, memory, descriptors)."""
 
     def __init__(self, registry: Registry):
         self._registry = registry

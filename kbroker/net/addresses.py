@@ -1,4 +1,4 @@
-"""Addresses of brokers as people write them."""
+"""Parses addresses of brokers as people write them."""
 
 from __future__ import annotations
 

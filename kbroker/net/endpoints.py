@@ -69,7 +69,7 @@ def bound_endpoint(endpoint: Endpoint, sock: socket.socket) -> Endpoint:
 
 
 class AdvertisedEndpoints:
-    """Where a client is told to connect.
+    """Decides which address a client is told to connect to.
 
     It is the address that advertised.listeners has for the listener that the client used, else the address that the
     client connected to. So a broker without that setting works over loopback, over a network, and with port 0.

@@ -170,7 +170,7 @@ SERVED: dict[ApiKey, ApiVersions] = {
 
 
 def is_served(api_key: int, version: int) -> bool:
-    """Return whether a request of this API and version is parsed and answered at all."""
+    """Return whether requests of this API and version are served."""
     versions = SERVED.get(api_key)  # type: ignore[call-overload]  # an int finds its ApiKey
     return versions is not None and versions.min <= version <= versions.max
 

@@ -4,8 +4,9 @@ Inflating is bounded: bytes from outside never inflate to more than `limit` byte
 length field says so. Each thread reserves address space once and inflates into it; only pages that are written become
 memory.
 
-Read are gzip with any number of members, lz4 frames with every option, zstd frames (lz4 and zstd frames may be
-concatenated), and snappy, raw or in the framing of snappy-java ("xerial"). Written is what Kafka's own clients write.
+`inflate` reads gzip with any number of members, lz4 frames with every option, zstd frames (lz4 and zstd frames may be
+concatenated), and snappy, raw or in the framing of snappy-java ("xerial"). `deflate` writes what Kafka's own clients
+write.
 
 In messages of magic 0 Kafka computed the check sum of an lz4 frame's descriptor over the frame's magic number too,
 which is wrong (KAFKA-3160). With `magic=0` the wrong check sum is written, and any is accepted. Messages of magic 1 and
@@ -56,7 +57,10 @@ class BadCompression(BadInput):
 
 
 class InflatesTooLarge(BadInput):
-    """Compressed bytes inflate to more than the limit: a bomb, or a large batch, which clients split on this code."""
+    """Compressed bytes inflate to more than the limit.
+
+    They are a bomb or a large batch; the error's code makes clients split the batch.
+    """
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
@@ -196,7 +200,7 @@ _LZ4_INDEPENDENT_BLOCKS, _LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x20, 0x08, 0x01
 def _with_lz4_checksum(data: Buffer, *, broken: bool) -> bytes:
     """Return an lz4 frame with its descriptor's right check sum or, if `broken`, with that of magic 0.
 
-    Bytes that are no frame are returned unchanged.
+    Bytes that are not a frame are returned unchanged.
     """
     frame = bytearray(data)
     if frame[:4] != _LZ4_MAGIC or len(frame) < 7:

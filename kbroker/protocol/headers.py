@@ -26,7 +26,7 @@ def encode_response(api_key: ApiKey, version: int, correlation_id: int, message:
 def decode_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
     """Return a request's header and the position where its body starts. `frame` is the request without its size.
 
-    Raises MalformedBytes if the bytes are no header or the API key is not in `ApiKey`.
+    Raises MalformedBytes if the bytes are not a header or the API key is not in `ApiKey`.
     """
     view = memoryview(frame)
     if len(view) < 4:

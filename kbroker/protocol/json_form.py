@@ -46,7 +46,7 @@ def _struct(
 
 
 def _is_default(content: Any, options: dict[str, Any]) -> bool:
-    """Return whether a field has its default; unless the schema gives one: 0, false, empty, or the zero UUID."""
+    """Return whether a field has its default: the one in the schema, else 0, false, empty, or the zero UUID."""
     return bool(content == options["default"]) if "default" in options else not content or content == bytes(16)
 
 

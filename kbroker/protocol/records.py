@@ -76,7 +76,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """The size of the batch in bytes, if it was built now without compression."""
+        """The size in bytes that the batch would have if it were built now, without compression."""
         return _HEADER_SIZE + self._records.size
 
     def append(
@@ -137,7 +137,7 @@ def control_type(record: Record) -> ControlType | None:
 def read_batches(buffer: Buffer, *, verify: bool = True) -> Iterator[Batch]:
     """Yield the batches of a buffer, such as Fetch's `records`. A batch that is cut at the end is left out.
 
-    Raises InvalidBatch if the bytes are no batch of magic 2 or, with `verify`, if a CRC is wrong.
+    Raises InvalidBatch if the bytes are not a batch of magic 2 or, with `verify`, if a CRC is wrong.
     """
     view = memoryview(buffer).cast("B")
     for info in record_batch.batches(view):

@@ -26,9 +26,9 @@ Assignor: TypeAlias = Callable[[Members, PartitionCounts], dict[str, Assignment]
 
 
 def kept_of(spec: MemberSpec, counts: PartitionCounts) -> Assignment:
-    """The partitions that a member may keep: it is still subscribed to the topic, and they exist.
+    """The partitions that a member may keep: those that exist, of topics that it is still subscribed to.
 
-    The same object as `spec.assigned` if it may keep all.
+    Returns `spec.assigned` itself if the member may keep all.
     """
     if all(t in spec.topics and partitions and max(partitions) < counts[t] for t, partitions in spec.assigned.items()):
         return spec.assigned
@@ -47,6 +47,6 @@ def thawed(assigned: Assignment) -> dict[bytes, set[int]]:
 
 
 def frozen(assigned: Mapping[bytes, set[int]], spec: MemberSpec) -> Assignment:
-    """`assigned` as an immutable value; the same object as `spec.assigned` if nothing has changed."""
+    """An immutable copy of `assigned`; it is `spec.assigned` itself if nothing has changed."""
     made = {topic_id: frozenset(partitions) for topic_id, partitions in assigned.items() if partitions}
     return spec.assigned if made == spec.assigned else made

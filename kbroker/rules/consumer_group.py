@@ -77,8 +77,8 @@ class Step:
 class ConsumerGroup(ConsumerGroupState):
     """The state machine of one group.
 
-    The caller holds one lock over a call and its effects. Before the next call it reports each of `take_stores` with
-    `appended` or `stored`.
+    The caller holds one lock over a call and its effects. Before the next call it reports each item of `take_stores`,
+    with `appended` or `stored`.
     """
 
     protocol_type = "consumer"
@@ -155,7 +155,7 @@ class ConsumerGroup(ConsumerGroupState):
 
     # --- heartbeats --------------------------------------------------------------------------------------
     def beat(self, token: Token, beat: Beat, topics: TopicView, now_ms: int, wall_ms: int) -> None:
-        """A ConsumerGroupHeartbeat: a member joins, stays or leaves.
+        """Handle a ConsumerGroupHeartbeat: a member joins, stays or leaves.
 
         Raises ProtocolError, with nothing changed, if it is refused.
         """

@@ -1,4 +1,4 @@
-"""Requests, answers, members and changes of a group of the consumer protocol (KIP-848)."""
+"""The values of the state machine of a consumer group (KIP-848): requests, answers, members and changes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Subscription(NamedTuple):
 
 
 class Current(NamedTuple):
-    """A member's epoch, and the partitions that it has and is giving up."""
+    """A member's current epoch, the partitions that it has, and those that it is giving up."""
 
     member_epoch: int = JOINING_EPOCH
     previous_epoch: int = -1
@@ -100,7 +100,10 @@ class ResolvedRegex(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A ConsumerGroupHeartbeat. A field that is None, or UNCHANGED, has not changed since the last heartbeat."""
+    """The fields of a ConsumerGroupHeartbeat.
+
+    One that is None or UNCHANGED has not changed since the last heartbeat.
+    """
 
     member_id: str
     member_epoch: int
@@ -136,7 +139,7 @@ class BeatAnswer(NamedTuple):
     assignment: EpochsByPartition | None = None
 
     def failed(self, error: ErrorCode) -> BeatAnswer:
-        """The answer in place of this one when the changes could not be stored."""
+        """Return the answer that is given in place of this one if the changes could not be stored."""
         return BeatAnswer(error)
 
 

@@ -122,7 +122,7 @@ class Group:
 
     # --- joining -----------------------------------------------------------------------------------------
     def join(self, token: Token, joining: Joining, unique: str, now_ms: int) -> None:
-        """A JoinGroup. `unique` becomes the end of the id of a new member."""
+        """Handle a JoinGroup request. `unique` becomes the end of the id of a new member."""
         if self.state is GroupState.DEAD:
             self._refuse_join(token, joining.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -375,7 +375,7 @@ class Group:
         assignments: Mapping[str, bytes],
         now_ms: int,
     ) -> None:
-        """A SyncGroup: a member asks for its assignment; the leader brings the assignments of all."""
+        """Handle a SyncGroup: a member asks for its assignment; the leader brings the assignments of all."""
         error = self._check_sync(generation, member_id, instance_id, protocol_type, protocol_name)
         if error:
             self._answers.append((token, SyncAnswer(error)))
@@ -442,7 +442,7 @@ class Group:
 
     # --- living and leaving ------------------------------------------------------------------------------
     def heartbeat(self, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-        """A Heartbeat: a member says that it is alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        """Handle a Heartbeat: a member says that it is alive. REBALANCE_IN_PROGRESS tells it to join again."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._members.check(member_id, instance_id)
@@ -462,7 +462,7 @@ class Group:
             self._expect(member, now_ms)
 
     def leave(self, leaving: Iterable[Leaving], now_ms: int) -> list[ErrorCode]:
-        """A LeaveGroup: members leave, or an administrator removes them. Returns one error for each."""
+        """Handle a LeaveGroup: members leave, or an administrator removes them. Returns one error for each."""
         return [self._leave(member_id, instance_id, now_ms) for member_id, instance_id in leaving]
 
     def _leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:

@@ -1,4 +1,4 @@
-"""Requests, answers, stores and members of the state machine of a classic group."""
+"""The values of a classic group's state machine: requests, answers, states to be stored, members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Token: TypeAlias = object
 
 
 class Joining(NamedTuple):
-    """A JoinGroup. `member_id` is empty for a new member."""
+    """The fields of a JoinGroup request. `member_id` is empty for a new member."""
 
     member_id: str
     instance_id: str | None
@@ -52,7 +52,7 @@ class JoinAnswer(NamedTuple):
     members: tuple[GenerationMember, ...] = ()
 
     def failed(self, error: ErrorCode) -> JoinAnswer:
-        """The answer in place of this one when the changes could not be stored."""
+        """Return the answer that is given in place of this one if the state could not be stored."""
         return JoinAnswer(error, self.member_id)
 
 
@@ -66,7 +66,10 @@ class SyncAnswer(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """One member in a LeaveGroup. An administrator may name a static member by `instance_id` alone."""
+    """One of the members that a LeaveGroup request names.
+
+    An administrator may name a static one by `instance_id` alone.
+    """
 
     member_id: str
     instance_id: str | None = None

@@ -62,7 +62,10 @@ class GroupMembers:
         self.static[member.instance_id] = member_id
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that has joined the rebalance the leader, the present leader if it has. False if none has."""
+        """Choose as leader a member that has joined the rebalance: the present leader if it has.
+
+        False if none has joined.
+        """
         if self.leader is not None and self.by_id[self.leader].join_token is not None:
             return True
         joined = next((m for m in self.by_id.values() if m.join_token is not None), None)

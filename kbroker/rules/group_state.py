@@ -1,4 +1,4 @@
-"""The states of groups, of both protocols."""
+"""The states that groups of both protocols have."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class MixedGroup(ConsumerGroup):
     def join(
         self, token: Token, joining: Joining, wanted: Wanted, unique: str, topics: TopicView, now_ms: int, wall_ms: int
     ) -> None:
-        """A JoinGroup of a classic member. Answered when its changes are stored.
+        """Handle the JoinGroup of a classic member. It is answered once its changes are stored.
 
         Raises ProtocolError, with nothing changed, if it is refused.
         """
@@ -130,7 +130,7 @@ class MixedGroup(ConsumerGroup):
         protocol_name: str | None,
         now_ms: int,
     ) -> ConsumerMember:
-        """A SyncGroup of a classic member. Returns the member; raises ProtocolError if the request is refused."""
+        """Handle the SyncGroup of a classic member, and return the member. Raises ProtocolError if it is refused."""
         member = self._classic_member(member_id, instance_id)
         if generation != member.current.member_epoch:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
@@ -147,7 +147,7 @@ class MixedGroup(ConsumerGroup):
         return member
 
     def heartbeat(self, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-        """A Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
+        """Handle the Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
         try:
             member = self._classic_member(member_id, instance_id)
         except ProtocolError as error:
@@ -176,7 +176,10 @@ class MixedGroup(ConsumerGroup):
 
     # --- leaving -----------------------------------------------------------------------------------------
     def leave(self, leaving: Iterable[Leaving], now_ms: int) -> list[ErrorCode]:
-        """A LeaveGroup: classic members leave, or an administrator removes members. Returns one error for each."""
+        """Handle a LeaveGroup: classic members leave, or an administrator removes members.
+
+        Returns one error for each.
+        """
         gone: dict[str, ConsumerMember] = {}
         errors = []
         for member_id, instance_id in leaving:

@@ -12,7 +12,7 @@ STALE_KEPT = 64
 
 
 class PendingIds:
-    """Deadlines by member id. Calls rarely look at all of them. Not thread-safe."""
+    """The deadlines of the ids. Calls look at all of them only rarely. Not thread-safe."""
 
     __slots__ = ("_due_ms", "_order")
 

@@ -44,14 +44,14 @@ def place_replicas(
 
 
 def _followers(ring: Sequence[int], leader_index: int, rounds: int) -> Iterator[int]:
-    """Every other broker once, beginning 1 to n-1 places behind the leader, by `rounds`."""
+    """Every broker but the leader, once; the first one is 1 to n-1 places behind the leader, depending on `rounds`."""
     others = len(ring) - 1
     for each in range(others):
         yield ring[(leader_index + 1 + (rounds + each) % others) % len(ring)]
 
 
 def _by_turns(racks: Mapping[int, str]) -> list[int]:
-    """The brokers in an order in which neighbours are in different racks as far as possible."""
+    """The brokers, ordered so that neighbours are in different racks as far as possible."""
     members: dict[str, list[int]] = {}
     for broker_id in sorted(racks):
         members.setdefault(racks[broker_id], []).append(broker_id)

@@ -14,7 +14,7 @@ NAME = "range"
 
 
 def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
-    """See `consumer_assignment.Assignor`."""
+    """Return the partitions of each member; the contract is that of `consumer_assignment.Assignor`."""
     # Static members come first, by their instance ids: these survive a restart, so the members keep their ranges.
     ordered = sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or "", m))
     subscribers: dict[bytes, list[str]] = {}
@@ -58,7 +58,7 @@ def _ranges(count: int, subscribers: tuple[str, ...], topics: list[bytes], membe
 
 
 def _had(member_id: str, topics: list[bytes], members: Members, count: int) -> set[int]:
-    """The partitions that the member had until now, in the first of `topics` in which it had any."""
+    """The partitions that the member had until now in one topic: the first of `topics` in which it had any."""
     assigned = members[member_id].assigned
     for topic_id in topics:
         if assigned.get(topic_id):

@@ -46,7 +46,7 @@ class Reconciliation:
         self._subscribed = subscribed
 
     def next(self, subscription_changed: bool) -> Current:
-        """The member's state after this step; `current` itself if it cannot get further.
+        """The member's state after this step. It is `current` itself if the member can get no further.
 
         Raises ProtocolError (FENCED_MEMBER_EPOCH) if the member's state is not known, unless the member says that it
         has no partitions.

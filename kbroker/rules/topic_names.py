@@ -29,7 +29,7 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """The first `most` names as one line of text, and how many more there are."""
+    """The first `most` names as one line of text, which ends with how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -340,7 +340,7 @@ class Transaction:
     # --- the second half ---------------------------------------------------------------------------------
     @property
     def is_prepared(self) -> bool:
-        """Whether the end of the transaction is decided and its markers have to be written."""
+        """Whether it is decided how the transaction ends, so that its markers have to be written."""
         return self.state in _COMPLETED
 
     def _as(

@@ -15,7 +15,7 @@ NAME = "uniform"
 
 
 def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
-    """See `consumer_assignment.Assignor`."""
+    """Return the partitions of each member; the contract is that of `consumer_assignment.Assignor`."""
     subscriptions = {spec.topics for spec in members.values()}
     if len(subscriptions) <= 1:
         return _assign_same(members, counts, next(iter(subscriptions), frozenset()))
@@ -56,7 +56,7 @@ def _assign_same(members: Members, counts: PartitionCounts, topics: frozenset[by
 
 
 def _shed(partitions: dict[bytes, set[int]], count: int) -> None:
-    """Take `count` partitions away, each time the last one of the topic that has most partitions here."""
+    """Take `count` partitions away from a member, each from the topic of which it has most partitions then."""
     while count > 0:
         most = max(partitions, key=lambda topic_id: len(partitions[topic_id]))
         partitions[most].remove(max(partitions[most]))

@@ -1,4 +1,4 @@
-"""Sends the response of a handler that answers after it has returned."""
+"""Sends the response for a handler that answers after it has returned."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Broker:
         return reading
 
     def _take_config(self, config: BrokerConfig) -> None:
-        """Take the settings that are in force after a dynamic change."""
+        """Give the parts the settings that are in force after a dynamic change."""
         self.config = config
         self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         if self._services is not None:
@@ -332,7 +332,7 @@ class Broker:
         self._on_stop("http", self._http.stop)
 
     def load_handlers(self) -> None:
-        """Import what the start has left for later.
+        """Import the modules that the start has left for later.
 
         A broker whose files are replaced while it runs then keeps the code that it was started with.
         """

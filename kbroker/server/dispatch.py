@@ -25,7 +25,7 @@ Handler = Callable[[Services, Request, Any], Message | None]
 
 
 class Route(NamedTuple):
-    """How one API is served."""
+    """How requests of one API are served."""
 
     module: str
     """The module in `server/handlers`; it has a function `handle`."""
@@ -179,7 +179,7 @@ class Dispatcher:
             return self._huge.popleft() if self._huge else None
 
     def _serve(self, request: Request, served: _Served, *, may_block: bool) -> bool:
-        """Return False, with nothing done, if the request would block and may not."""
+        """Serve the request. Returns False, with nothing done, if the request would block and may not."""
         message: Message | None = None
         try:
             if served.decode is not None:

@@ -169,7 +169,7 @@ class HttpServer:
         peer.connection.close()
 
     def _serve(self, peer: _Peer) -> bool:
-        """Go on with a connection. Returns whether it can be closed."""
+        """Receive from a connection, or send to it. Returns whether it can be closed."""
         try:
             if not peer.unsent:
                 if not self._receive(peer):
@@ -184,7 +184,7 @@ class HttpServer:
         return not peer.unsent
 
     def _receive(self, peer: _Peer) -> bool:
-        """Read on. Returns whether the request is complete or refused; its response is in `unsent` then."""
+        """Receive more of a request. Returns whether it is complete or refused; the response is in `unsent` then."""
         part = peer.connection.recv(LARGEST_HEAD)
         peer.head += part
         head = peer.head
@@ -214,7 +214,7 @@ class HttpServer:
 
 
 class _Peer:
-    """A connection: what it has sent so far, and what it is still to be sent."""
+    """A connection: the bytes that it has sent so far, and the bytes that are still to be sent to it."""
 
     __slots__ = ("connection", "deadline", "head", "unsent")
 

@@ -29,7 +29,7 @@ _LOG_APPEND_TIME = 1 << 3
 
 
 def measure_lag(groups: GroupCoordinator, logs: LogManager, clock: Clock, most: int) -> Iterator[Sample]:
-    """Samples for at most `most` committed offsets, in the order of the group names, and how many were left out."""
+    """Return samples for at most `most` committed offsets, ordered by group name, and how many were left out."""
     committed, left_out = groups.offsets.committed(most)
     now_ms = clock.wall_ms()
     for group_id, at, offset in committed:

@@ -33,7 +33,7 @@ class LocalMarkers:
         self._groups = groups
 
     def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
-        """See `MarkerWriter.write`."""
+        """Append `marker` to `partition`; the contract is that of `MarkerWriter.write`."""
         log = self._logs.get(partition)
         if log is None:
             exists = self._topics.image.partition(partition) is not None  # its directory may be offline

@@ -32,7 +32,7 @@ MOST_NAMES = 100
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
-    """How the broker's internal topics are created, by name; as in Kafka."""
+    """Return how the broker's internal topics are created, by name; as in Kafka."""
     offsets = NewTopic(
         GROUP_OFFSETS_TOPIC,
         config["offsets.topic.num.partitions"],
@@ -76,7 +76,7 @@ class LocalPartitions:
         self._transactions: OnDemand[TransactionCoordinator] | None = None
 
     def resolver(self, topics: Topics) -> Resolve:
-        """A function for one start that returns the topic id and options of a log found on disk, or None.
+        """Return a function, for one start, that gives the topic id and options of a log found on disk, or None.
 
         Topics with the same settings of their own share one options object: making it costs more than everything else
         that is done for such a log.
@@ -98,7 +98,7 @@ class LocalPartitions:
     def serve(
         self, topics: Topics, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
     ) -> None:
-        """From now on tell groups and transactions of changes too. Warns of topics that are not fully served."""
+        """From now on, tell groups and transactions of changes too. Warns of topics that are not fully served."""
         self._topics, self._groups, self._transactions = topics, groups, transactions
         strangers = [topic.name for topic in topics.image.topics.values() if not topic.configs_given]
         if strangers:
@@ -171,7 +171,7 @@ class LocalPartitions:
             self._logs.write_checkpoints()
 
     def rebase(self, static: BrokerConfig, dynamic: Mapping[str, str]) -> None:
-        """Put the dynamic configs on top of other static ones.
+        """Put the dynamic configs on top of other static settings than before.
 
         Raises ConfigError, and changes nothing, if they do not go together.
         """
@@ -199,7 +199,7 @@ class LocalPartitions:
             groups.consumers.update_limits(group_id)
 
     def _follow_configs(self, topics: Iterable[Topic], before: BrokerConfig) -> None:
-        """Update the logs whose options differ now from those made from `before`.
+        """Update the logs whose options have changed since the configs were `before`.
 
         Topics with the same settings of their own share the work.
         """

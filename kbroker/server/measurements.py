@@ -44,7 +44,7 @@ def observe(
     clock: Clock,
     most_lags: int,
 ) -> HttpServer:
-    """The HTTP server of one broker's /metrics, /health and /ready; the caller starts and stops it."""
+    """Return the HTTP server of one broker's /metrics, /health and /ready; the caller starts and stops it."""
     server = ServerMeasurements(processors, channel, handlers)
     started_s = time.time()
     about = (__version__, build_info.BUILD, str(node_id), cluster_id)
@@ -142,14 +142,17 @@ def measure_cleaner(logs: LogManager) -> Iterator[Sample]:
 
 
 class IdleShare:
-    """The share of idle time, 0 to 1, since the last look; at the first look since the object was made."""
+    """Computes the share of idle time, 0 to 1, since the last look; at the first look, since the object was made."""
 
     def __init__(self) -> None:
         self._seen_ns = time.monotonic_ns()
         self._busy_ns = 0
 
     def look(self, busy_ns: int, threads: int = 1) -> float:
-        """Return the share. `busy_ns` is the time that all `threads` together have worked since the start."""
+        """Return the share of idle time.
+
+        `busy_ns` is the time that all `threads` together have worked since the start.
+        """
         now_ns = time.monotonic_ns()
         worked, possible = busy_ns - self._busy_ns, (now_ns - self._seen_ns) * threads
         self._seen_ns, self._busy_ns = now_ns, busy_ns
@@ -191,7 +194,7 @@ class ServerMeasurements:
 
 
 def measure_requests(processors: Sequence[Processor]) -> Iterator[Sample]:
-    """The processors' counters by API, added up."""
+    """Samples of requests by API: the counters of all processors added up."""
     counted = [(key, counters) for processor in processors for key, counters in processor.counters().items()]
     for key in sorted({key for key, _ in counted}):
         mine = [counters for other, counters in counted if other == key]

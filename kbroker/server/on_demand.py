@@ -1,4 +1,4 @@
-"""Parts of the broker that are made at their first use. A start makes one only if there is work for it already."""
+"""Makes parts of the broker at their first use. A start makes a part only if there is work for it already."""
 
 from __future__ import annotations
 

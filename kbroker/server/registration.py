@@ -146,7 +146,7 @@ class Registration:
             self._woken.clear()
 
     def _registered(self, session: Store) -> str:
-        """The endpoints of the broker that is registered with this id, for messages."""
+        """Return the endpoints of the broker that is registered with this id, for messages."""
         path = paths.broker_path(self._node_id)
         found = session.get_many([path])[0]
         if found is None:
@@ -189,7 +189,7 @@ class Registration:
             self._shown = image
 
     def _join(self) -> ZooKeeperStore:
-        """Return the session, in which this broker is registered; opens a new one if it has ended."""
+        """Return the session in which this broker is registered; if it has ended, open a new one and register."""
         if self._session is None or self._has_ended:
             self._open()
             check_cluster(self._session_or_fail(), self._store, self._node_id)

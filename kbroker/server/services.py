@@ -1,4 +1,4 @@
-"""The parts of the broker that a request handler may use: one object, built by `server/broker.py`."""
+"""The parts of the broker that request handlers may use: one object, built by `server/broker.py`."""
 
 from __future__ import annotations
 

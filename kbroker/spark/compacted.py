@@ -28,7 +28,7 @@ def latest(
     and `options` are as in `read`, except that a record that cannot be decoded is an error unless `mode` is given.
 
     A key's newest record is the one with the highest offset in its partition. A key is in several partitions only if
-    the topic once had fewer; then the newest record with the latest timestamp counts.
+    the topic once had fewer; then the newest of them is the record with the latest timestamp.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""Descriptions of topics, some of which may not exist."""
+"""Describes topics, some of which may not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics as DataFrames in one call: thin helpers over `format("kbroker")`."""
+"""Reads topics as DataFrames in one call: thin helpers over `format("kbroker")`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _subscription(topics: Topics) -> dict[str, str]:
 
 
 def _expression(pattern: re.Pattern[str]) -> str:
-    """Return the text of a pattern, with its flags written into it."""
+    """Return the text of a compiled pattern, with its flags written into the text."""
     flags = "".join(letter for letter, flag in FLAGS.items() if pattern.flags & flag)
     bare = re.sub(r"^\(\?[aimsux]+\)", "", pattern.pattern)
     return f"(?{flags}){bare}" if flags else bare

@@ -120,7 +120,7 @@ def client_options(given: Mapping[str, str], table: Mapping[str, Option] = NETWO
 
 
 def isolation_of(given: Mapping[str, str]) -> str:
-    """Return the isolation level as the consumer spells it. Raises WrongOption when it is none."""
+    """Return the isolation level as the consumer spells it. Raises WrongOption for any other word."""
     option = CONSUMER[ISOLATION]
     return str(option.kind(_checked(option, option.name, given.get(option.name, option.default))))
 
@@ -148,7 +148,7 @@ def _log_unused(name: str) -> None:
 
 
 def _credentials(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the credentials in `sasl.jaas.config`; empty if it is not given and our own options have them.
+    """Return the credentials in `sasl.jaas.config`; empty if our own options have them instead.
 
     Raises WrongOption when both are missing, or `sasl.jaas.config` is wrong.
     """

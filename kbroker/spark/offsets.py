@@ -1,4 +1,7 @@
-"""Where to begin and to end, as users write it (words, timestamps, JSON), and the JSON that Spark keeps of offsets."""
+"""Parses where to begin and to end, as users write it (words, timestamps, JSON).
+
+It also reads and writes the JSON that Spark keeps of offsets.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Everywhere:
-    """EARLIEST or LATEST, in all partitions."""
+    """The place EARLIEST or LATEST in all partitions."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class PerPartition:
-    """An offset for each partition; it may be EARLIEST or LATEST."""
+    """A place given by an offset for each partition, which may be EARLIEST or LATEST."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """The first record whose timestamp is `timestamp_ms` or later, in all partitions."""
+    """The place of the first record whose timestamp is `timestamp_ms` or later, in all partitions."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """The first record whose timestamp is that of its partition here, or later."""
+    """The place of the first record whose timestamp is the one given for its partition here, or later."""
 
     timestamps_ms: dict[TopicPartition, int]
 

@@ -33,7 +33,7 @@ class Loader:
     def stop(self) -> None:
         """Drop the loads that have not begun, and wait for the running one.
 
-        A load has to notice by itself that it should end.
+        A load has to notice by itself that it should end: this does not interrupt it.
         """
         with self._lock:
             self._stopping = True

@@ -38,7 +38,7 @@ NO_PRODUCER = Producer(-1, -1)
 
 
 class Phase(Enum):
-    """The life of a partition's state machine, in this order."""
+    """The phases in the life of a partition's state machine, in this order."""
 
     LOADING = "loading"
     ACTIVE = "active"

@@ -36,7 +36,10 @@ class Replica(Protocol):
         ...
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from the one that holds `offset` on, at least one, else up to `max_bytes`; empty at the end."""
+        """Return whole batches from the one that holds `offset` on; empty at the end of the log.
+
+        They are at least one batch, else up to `max_bytes`.
+        """
         ...
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:

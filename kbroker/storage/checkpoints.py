@@ -117,7 +117,10 @@ def load_topic_id(fs: FileSystem, path: str) -> UUID | None:
 
 
 def store_topic_id(fs: FileSystem, path: str, topic_id: UUID) -> None:
-    """Write partition.metadata, without a sync: whoever opens the log knows the id and writes a lost file again."""
+    """Write partition.metadata, without a sync.
+
+    If a power cut loses the file, nothing is lost: whoever opens the log knows the topic id and writes the file again.
+    """
     replace_file(fs, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), durable=False)
 
 

@@ -1,4 +1,4 @@
-"""The cleaner's threads: which compacted log is cleaned next, how fast, and what becomes of a log that cannot be.
+"""The cleaner's threads: which compacted log is cleaned next, how fast, and what becomes of one that cannot be cleaned.
 
 The rules of choice are Apache Kafka 3.9's (LogCleaner, LogCleanerManager). A log is due when more than
 min.cleanable.dirty.ratio of it was never cleaned, or when it holds a record older than max.compaction.lag.ms. The
@@ -32,7 +32,7 @@ _LONGEST_WAIT_S = 0.3
 
 
 class DirtyLog(NamedTuple):
-    """A compacted log with something to clean."""
+    """A compacted log in which there is something to clean."""
 
     log: Log
     first_dirty_offset: int
@@ -43,7 +43,7 @@ class DirtyLog(NamedTuple):
 
 
 class Throttle:
-    """A limit on the bytes that all threads together read and write in a second."""
+    """Limits the bytes that all threads together read and write in a second."""
 
     def __init__(self, clock: Clock):
         self._clock = clock

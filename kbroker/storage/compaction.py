@@ -1,6 +1,7 @@
 """Compaction of one log: what may be cleaned, in which groups of segments, and the cleaning (Kafka 3.9: Cleaner).
 
-One thread cleans a log at a time. Reading and copying hold no lock; the swap at the end of each group holds the log's.
+One thread cleans a log at a time. Reading and copying hold no lock; the swap at the end of each group holds the lock of
+the log.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WRITEBACK = 8 << 20
 
 
 class CleanableSegment(NamedTuple):
-    """A segment that takes no more messages, as compaction sees it."""
+    """What compaction needs to know of a segment that takes no more messages."""
 
     base_offset: int
     end_offset: int
@@ -43,7 +44,7 @@ class CleanableSegment(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """What a cleaning did."""
+    """The result of a cleaning."""
 
     next_dirty_offset: int
     bytes_read: int = 0
@@ -298,7 +299,7 @@ class _Chunk:
 
 
 class _Buffer:
-    """Memory that a cleaning reads into. It grows until the largest batch fits."""
+    """The memory that a cleaning reads into. It grows until the largest batch fits."""
 
     def __init__(self, size: int):
         self.view = memoryview(bytearray(size))
@@ -310,7 +311,10 @@ class _Buffer:
 
 
 class _Chunks:
-    """A segment's bytes, a buffer at a time. Bytes that the reader of a chunk does not take begin the next chunk."""
+    """Reads a segment's bytes, a buffer at a time.
+
+    Bytes that the reader of a chunk does not take begin the next chunk.
+    """
 
     def __init__(self, log: Log, segment: CleanableSegment, buffer: _Buffer, on_io: Taken):
         self._fs = log.context.fs

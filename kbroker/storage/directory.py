@@ -114,9 +114,10 @@ def load_meta_properties(fs: FileSystem, path: str) -> MetaProperties | None:
 
 
 def _parsed(file: str, fields: dict[str, tuple[str, int]], name: str, parse: Callable[[str], _T]) -> _T | None:
-    """Parse one field; None if it is missing. Kafka before 0.10.1 wrote no cluster.id, before 3.7 no directory.id.
+    """Parse one field of meta.properties; None if it is missing.
 
-    Raises WrongDirectory if its value cannot be parsed.
+    Kafka before 0.10.1 wrote no cluster.id, Kafka before 3.7 no directory.id. Raises WrongDirectory if the field's
+    value cannot be parsed.
     """
     if name not in fields:
         return None

@@ -1,4 +1,4 @@
-"""How much space the disks of the log directories have, and a warning when it runs low."""
+"""Tells how much space the disks of the log directories have, and warns when it runs low."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who flushes: the flusher threads of a log directory, and the check for logs whose flush is due by time.
+"""Flushes logs: the flusher threads of a log directory, and the check for logs whose flush is due by time.
 
 The flusher threads fsync the partitions that acks wait for. The work itself is compiled (`partition_flush`): one
 fdatasync serves every ack that waits for that partition, different partitions are synced in parallel, and a failed

@@ -1,4 +1,7 @@
-"""Which leader epoch wrote which offsets (KIP-101): the cache behind a partition's leader-epoch-checkpoint."""
+"""The leader epochs of a partition and the offsets that each wrote (KIP-101).
+
+This is the cache behind the file leader-epoch-checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class LeaderEpochs:
             self._store(True)
 
     def begin_at(self, start_offset: int) -> None:
-        """Note the log's new start: in what is stored from now on, the epoch in force there begins at it.
+        """Note that the log begins elsewhere now: in what is stored from now on, the epoch in force there begins there.
 
         Store this durably before log-start-offset-checkpoint. A broker's start that finds an earlier offset here than
         in that checkpoint takes it for a flipped bit.
@@ -128,7 +131,7 @@ class LeaderEpochs:
             self._write(True)
 
     def settle(self) -> None:
-        """Store what a full disk has kept from being stored. Raises OSError.
+        """Store the epochs that a full disk has kept from being stored. Raises OSError.
 
         Call it before a checkpoint says that the log is flushed up to an offset or begins at one. Until then recovery
         finds the epochs in the records.

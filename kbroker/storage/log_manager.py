@@ -349,7 +349,7 @@ class LogManager:
     def _settle_stray(
         self, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
     ) -> tuple[OpenDirectory, Log | None]:
-        """Decide on a stray directory that has the partition's name.
+        """Decide what becomes of a stray directory that has the partition's name.
 
         It becomes the partition's log if it has the topic's id; else it is renamed to `-stray`. Returns the log
         directory that it is in and the log, if it is one. Raises OSError.

@@ -8,7 +8,7 @@ from kbroker.storage.log_context import AppendResult, LogContext
 
 
 class LogRecords:
-    """The part of a log that uses only its compiled state. Any thread."""
+    """The methods of a log that need only its compiled state. May be called by any thread."""
 
     state: PartitionState
     context: LogContext

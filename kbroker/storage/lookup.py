@@ -1,6 +1,7 @@
-"""Offsets by time (ListOffsets, KIP-33).
+"""Finds offsets by time (ListOffsets, KIP-33).
 
-`_core/log/time_position.pyx` finds the batch, and the record in it unless the batch is compressed; that is done here.
+`_core/log/time_position.pyx` finds the batch, and the record in it unless the batch is compressed. In a compressed
+batch the record is found here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which closed segments have descriptors and maps: a limited number; the least used segments lose theirs first."""
+"""Keeps descriptors and maps of closed segments: a limited number, of which the least used are closed first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARE = 6
 
 
 class OpenSegments:
-    """The open closed segments, as a clock (second-chance) cache.
+    """The closed segments whose files are open, as a clock (second-chance) cache.
 
     The oldest segment is closed first, unless it is being read, is unflushed, or was used since its last turn.
     """

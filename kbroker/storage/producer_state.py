@@ -41,7 +41,7 @@ CRC_FROM = 6
 
 
 class AbortedIndex(NamedTuple):
-    """A .txnindex as it was when the snapshot at its segment's end was made."""
+    """Size and check sum of a .txnindex, as it was when the snapshot at its segment's end was made."""
 
     base_offset: int
     size: int

@@ -1,4 +1,4 @@
-"""How far the opening of a broker's logs is, as lines in the log."""
+"""Reports in the broker's log how far the opening of its partitions' logs has come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class RecoveryProgress:
-    """Logs how far recovery is, at most every few seconds."""
+    """Logs how far recovery has come, at most every few seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """One segment as retention sees it: it may have to be deleted."""
+    """What retention knows of a segment that it may have to delete."""
 
     base_offset: int
     end_offset: int
@@ -39,7 +39,7 @@ class LogView(NamedTuple):
 
 
 class DeletionPolicy(Protocol):
-    """One reason to delete segments. It uses no clock and no files, and is asked again at every retention check."""
+    """A reason to delete segments. It uses no clock and no files, and is asked again at every retention check."""
 
     def __call__(self, view: LogView, /) -> int:
         """Return how many of the oldest segments may go; never more than the view has."""

@@ -109,11 +109,11 @@ class Witness:
         return at.max_timestamp == (-1 if found is None else found.max_timestamp)
 
     def aborted_entries(self, base_offset: int, size: int, end_offset: int) -> bytes | None:
-        """Return what a segment's .txnindex should hold, if that is not what it holds; None if it is right or unknown.
+        """Return what a segment's .txnindex should hold, if it holds something else; None if it is right or unknown.
 
         The snapshot at the segment's end holds the check sum of the file. If the check sum is missing or differs, the
-        segment is scanned. The answer is unknown if no snapshot tells the transactions open at the segment's start, or
-        if the segment has gaps from compaction.
+        segment is scanned. What the file should hold is unknown if no snapshot tells the transactions open at the
+        segment's start, or if the segment has gaps from compaction.
         """
         try:
             data = read_file(self._fs, self._path(base_offset, names.TRANSACTION_INDEX))

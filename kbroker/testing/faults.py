@@ -29,7 +29,7 @@ class Treatment(NamedTuple):
 
 
 class Fault:
-    """One order of a test. `struck` says how many requests it has hit so far."""
+    """A fault that a test has ordered. `struck` says how many requests it has hit so far."""
 
     def __init__(self, api: ApiKey, treatment: Treatment, times: int | None, after: int):
         self.api = api
@@ -51,7 +51,7 @@ class Fault:
 
 
 class Faults:
-    """Takes a test's orders. Any thread may give them.
+    """Takes a test's orders of faults. Any thread may give them.
 
     An order holds from when the call returns, for all connections through the broker's address. APIs and error codes
     have their names in the protocol guide: "Produce", "FindCoordinator"; "NOT_LEADER_OR_FOLLOWER". Of several orders
@@ -116,7 +116,7 @@ class Faults:
         self._set_refusing(False)
 
     def clear(self) -> None:
-        """Withdraw all orders."""
+        """Withdraw all orders: requests are treated as usual again."""
         with self._lock:
             self._faults.clear()
             self._new_connections_to_drop = 0

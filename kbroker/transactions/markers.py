@@ -11,7 +11,7 @@ from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Transaction,
 
 
 class Marker(NamedTuple):
-    """A marker: the end of a producer's transaction, as a coordinator of `coordinator_epoch` says."""
+    """A marker, which ends a producer's transaction in a partition. A coordinator of `coordinator_epoch` writes it."""
 
     producer_id: int
     producer_epoch: int

@@ -1,7 +1,7 @@
 /* Load from outside with as little of its own cost as possible; every mode prints one JSON object.
  *
  *   drive frames PORT FRAME CONNECTIONS IN_FLIGHT SECONDS
- *       sends the size-prefixed request in file FRAME over and over (correlation id patched), counts answers, times them
+ *       sends the size-prefixed request in file FRAME over and over with new correlation ids; counts and times answers
  *   drive produce PORT TOPIC PARTITIONS SIZE RECORDS CONNECTIONS IN_FLIGHT SECONDS ACKS
  *       Produce v7, one batch of RECORDS records of SIZE bytes per request; connections go over the partitions in turn
  *   drive produce-count PORT TOPIC PARTITIONS SIZE RECORDS CONNECTIONS IN_FLIGHT REQUESTS ACKS
@@ -13,9 +13,11 @@
  *   drive regions PORT BYTES CONNECTIONS SECONDS
  *       asks loop.c's sendfile server for regions of BYTES and reads them, as drive fetch reads responses
  *   drive end-to-end PORT TOPIC RATE SECONDS
- *       one record per request at RATE/s (open loop, intended send time inside), a consumer in long polls measures arrival
+ *       one record per request at RATE/s (open loop, intended send time inside); a consumer in long polls measures the
+ *       arrival
  *   drive connect PORT COUNT
- *       COUNT connections opened at once, none waiting for another one's answer, one ApiVersions each, all kept open till the end
+ *       COUNT connections opened at once, none waiting for another one's answer, one ApiVersions each, all kept open
+ *       till the end
  *   drive idle PORT COUNT SECONDS
  *       holds COUNT connections on which nothing happens
  *   drive wake PORT TOPIC CONSUMERS RATE SECONDS
@@ -26,7 +28,7 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
-#include "../../kbroker/_core/crc.h"
+#include "../../kbroker/_core/wire/crc.h"
 #include "wire.h"
 
 enum { HEADER = 61, FETCH_BUFFER = 64 << 20 };
@@ -69,7 +71,8 @@ static void seal_batch(uint8_t *batch, size_t size) {
     put32(batch + 17, ~crc32c_chosen(~0u, batch + 21, size - 21));
 }
 
-/* A magic 2 batch of `count` records with random values of `size` bytes; returns its size. The first record's value is at `*value`. */
+/* Puts a magic 2 batch of `count` records with random values of `size` bytes, and returns its size. `*value` becomes
+   the address of the first record's value. */
 static size_t put_batch(uint8_t *batch, int count, int size, uint8_t **value) {
     uint8_t *p = batch + HEADER;
     memset(batch, 0, HEADER);
@@ -94,9 +97,10 @@ static size_t put_batch(uint8_t *batch, int count, int size, uint8_t **value) {
 }
 
 /* A whole Produce v7 request, size first. */
-static uint8_t *produce_request(const char *topic, int partition, int acks, int count, int size, size_t *total, uint8_t **batch,
-                                uint8_t **value) {
-    uint8_t *frame = allocate(256 + strlen(topic) + HEADER + (size_t)count * (size + 32)), *p = put_header(frame + 4, 0, 7);
+static uint8_t *produce_request(const char *topic, int partition, int acks, int count, int size, size_t *total,
+                                uint8_t **batch, uint8_t **value) {
+    uint8_t *frame = allocate(256 + strlen(topic) + HEADER + (size_t)count * (size + 32)),
+            *p = put_header(frame + 4, 0, 7);
     put16(p, 0xffff), put16(p + 2, (uint16_t)acks), put32(p + 4, 30000), put32(p + 8, 1);
     p = put_string(p + 12, topic);
     put32(p, 1), put32(p + 4, (uint32_t)partition);
@@ -173,10 +177,10 @@ static void drive_requests(client_t *clients, int count, int in_flight, double s
         }
     }
     double took = (now - start) / 1e9;
-    printf("{\"seconds\": %.4f, \"requests\": %ld, \"requests_per_s\": %.1f, \"records_per_s\": %.1f, \"bytes_sent\": %.0f, "
-           "\"errors\": %ld, \"client_cpu_s\": %.3f, ",
-           took, (long)responses, responses / took, responses * records / took, (double)responses * clients[0].frame_size,
-           (long)errors, cpu_seconds() - cpu);
+    printf("{\"seconds\": %.4f, \"requests\": %ld, \"requests_per_s\": %.1f, \"records_per_s\": %.1f, "
+           "\"bytes_sent\": %.0f, \"errors\": %ld, \"client_cpu_s\": %.3f, ",
+           took, (long)responses, responses / took, responses * records / took,
+           (double)responses * clients[0].frame_size, (long)errors, cpu_seconds() - cpu);
     print_percentiles(&latencies);
     printf("}\n");
 }
@@ -189,7 +193,8 @@ static int drive_frames(char **a) {
     if (fread(frame, 1, (size_t)st.st_size, f) != (size_t)st.st_size) die(a[1]);
     int count = atoi(a[2]);
     client_t *clients = calloc((size_t)count, sizeof *clients);
-    for (int i = 0; i < count; i++) clients[i].fd = connect_to(atoi(a[0])), clients[i].frame = frame, clients[i].frame_size = (size_t)st.st_size;
+    for (int i = 0; i < count; i++)
+        clients[i].fd = connect_to(atoi(a[0])), clients[i].frame = frame, clients[i].frame_size = (size_t)st.st_size;
     drive_requests(clients, count, atoi(a[3]), atof(a[4]), 0, 1);
     return 0;
 }
@@ -200,7 +205,8 @@ static int drive_produce(char **a) {
     for (int i = 0; i < count; i++) {
         uint8_t *batch;
         clients[i].fd = connect_to(atoi(a[0]));
-        clients[i].frame = produce_request(a[1], i % partitions, atoi(a[8]), records, size, &clients[i].frame_size, &batch, NULL);
+        clients[i].frame = produce_request(a[1], i % partitions, atoi(a[8]), records, size, &clients[i].frame_size,
+                                           &batch, NULL);
     }
     drive_requests(clients, count, atoi(a[6]), atof(a[7]), 1, (size_t)records);
     return errors != 0;
@@ -214,12 +220,15 @@ static int drive_produce_count(char **a) {
 
 /* --- fetching ------------------------------------------------------------------------------------------- */
 
-static size_t fetch_request(uint8_t *frame, const char *topic, int partition, int64_t offset, int max_wait_ms, int min_bytes, int max_bytes) {
+static size_t fetch_request(uint8_t *frame, const char *topic, int partition, int64_t offset, int max_wait_ms,
+                            int min_bytes, int max_bytes) {
     uint8_t *p = put_header(frame + 4, 1, 11);
-    put32(p, 0xffffffff), put32(p + 4, (uint32_t)max_wait_ms), put32(p + 8, (uint32_t)min_bytes), put32(p + 12, (uint32_t)max_bytes);
+    put32(p, 0xffffffff), put32(p + 4, (uint32_t)max_wait_ms);
+    put32(p + 8, (uint32_t)min_bytes), put32(p + 12, (uint32_t)max_bytes);
     p[16] = 0, put32(p + 17, 0), put32(p + 21, 0xffffffff), put32(p + 25, 1);
     p = put_string(p + 29, topic);
-    put32(p, 1), put32(p + 4, (uint32_t)partition), put32(p + 8, 0xffffffff), put64(p + 12, (uint64_t)offset), put64(p + 20, UINT64_MAX);
+    put32(p, 1), put32(p + 4, (uint32_t)partition), put32(p + 8, 0xffffffff);
+    put64(p + 12, (uint64_t)offset), put64(p + 20, UINT64_MAX);
     put32(p + 28, (uint32_t)max_bytes), put32(p + 32, 0);
     p = put_string(p + 36, "");
     put32(frame, (uint32_t)(p - frame - 4));
@@ -291,23 +300,29 @@ static int fetch_all(char **a, int old) {
     for (int i = 0; i < partitions; i++) fds[i] = connect_to(atoi(a[0]));
     while (now_ns() < end) {
         for (int i = 0; i < partitions; i++)
-            send_all(fds[i], request, old ? old_fetch_request(request, a[1], i, offsets[i], max_bytes) : fetch_request(request, a[1], i, offsets[i], 0, 0, max_bytes));
+            send_all(fds[i], request, old ? old_fetch_request(request, a[1], i, offsets[i], max_bytes)
+                                          : fetch_request(request, a[1], i, offsets[i], 0, 0, max_bytes));
         for (int i = 0; i < partitions; i++) {
             uint8_t prefix[4];
             size_t size;
             recv_all(fds[i], prefix, 4);
-            if (get32(prefix) > FETCH_BUFFER) { fprintf(stderr, "fetch: response of %u bytes\n", get32(prefix)); return 1; }
+            if (get32(prefix) > FETCH_BUFFER) {
+                fprintf(stderr, "fetch: response of %u bytes\n", get32(prefix));
+                return 1;
+            }
             recv_all(fds[i], in, get32(prefix));
             uint8_t *records = old ? fetched_messages(in, &size) : fetched_records(in, &size);
-            int64_t next = old ? offset_behind_messages(records, size, offsets[i]) : offset_behind(records, size, offsets[i]);
+            int64_t next = old ? offset_behind_messages(records, size, offsets[i])
+                               : offset_behind(records, size, offsets[i]);
             if (next == offsets[i]) next = 0, rounds++;
             offsets[i] = next;
             bytes += (int64_t)size, requests++;
         }
     }
     double took = (now_ns() - start) / 1e9;
-    printf("{\"seconds\": %.4f, \"bytes\": %ld, \"mb_per_s\": %.1f, \"requests\": %ld, \"rounds\": %ld, \"client_cpu_s\": %.3f}\n", took,
-           (long)bytes, bytes / took / 1e6, (long)requests, (long)rounds, cpu_seconds());
+    printf("{\"seconds\": %.4f, \"bytes\": %ld, \"mb_per_s\": %.1f, \"requests\": %ld, \"rounds\": %ld, "
+           "\"client_cpu_s\": %.3f}\n",
+           took, (long)bytes, bytes / took / 1e6, (long)requests, (long)rounds, cpu_seconds());
     return 0;
 }
 
@@ -322,7 +337,8 @@ static int drive_regions(char **a) {
     uint8_t request[512], *in = allocate(size);
     for (int i = 0; i < count; i++) fds[i] = connect_to(atoi(a[0]));
     while (now_ns() < end) {
-        for (int i = 0; i < count; i++) send_all(fds[i], request, fetch_request(request, "regions", i, 0, 0, 0, 1 << 20));
+        for (int i = 0; i < count; i++)
+            send_all(fds[i], request, fetch_request(request, "regions", i, 0, 0, 0, 1 << 20));
         for (int i = 0; i < count; i++) {
             uint8_t prefix[4];
             recv_all(fds[i], prefix, 4);
@@ -330,7 +346,8 @@ static int drive_regions(char **a) {
             bytes += (int64_t)size;
         }
     }
-    printf("{\"seconds\": %.4f, \"bytes\": %ld, \"client_cpu_s\": %.3f}\n", (now_ns() - start) / 1e9, (long)bytes, cpu_seconds());
+    printf("{\"seconds\": %.4f, \"bytes\": %ld, \"client_cpu_s\": %.3f}\n",
+           (now_ns() - start) / 1e9, (long)bytes, cpu_seconds());
     return 0;
 }
 
@@ -423,7 +440,8 @@ static int drive_connect(char **a) {
     size_t size = (size_t)(p - frame);
     put32(frame, (uint32_t)(size - 4));
     raise_descriptor_limit();
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct epoll_event events[256], e;
     int ep = epoll_create1(0), answered = 0;
     int64_t start = now_ns();
@@ -524,11 +542,14 @@ static int drive_wake(char **a) {
 int main(int argc, char **argv) {
     crc_start();
     static const struct { const char *name; int arguments; int (*run)(char **); } modes[] = {
-        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"produce-count", 9, drive_produce_count}, {"fetch", 5, drive_fetch}, {"fetch-old", 5, drive_fetch_old}, {"regions", 4, drive_regions}, {"end-to-end", 4, drive_end_to_end},
+        {"frames", 5, drive_frames}, {"produce", 9, drive_produce}, {"produce-count", 9, drive_produce_count},
+        {"fetch", 5, drive_fetch}, {"fetch-old", 5, drive_fetch_old}, {"regions", 4, drive_regions},
+        {"end-to-end", 4, drive_end_to_end},
         {"connect", 2, drive_connect}, {"idle", 3, drive_idle}, {"wake", 5, drive_wake},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-        if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == modes[i].arguments + 2) return modes[i].run(argv + 2);
+        if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == modes[i].arguments + 2)
+            return modes[i].run(argv + 2);
     fprintf(stderr, "usage: see the top of drive.c\n");
     return 2;
 }

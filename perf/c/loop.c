@@ -1,7 +1,8 @@
 /* The machine's own limits: programs that do only what any broker must do.
  *
  *   loop append PORT FILE       receive size-prefixed frames, CRC-32C them, append them to FILE, answer each
- *   loop sendfile PORT N FILE.. answer each frame with N bytes of a FILE by sendfile, going round; connections take turns with the files
+ *   loop sendfile PORT N FILE.. answer each frame with N bytes of a FILE by sendfile, going round; connections take
+ *                               turns with the files
  *   loop pingpong PORT          answer each frame with 32 bytes
  *   loop sink PORT              like append without checking or writing: what the client alone can do
  *   loop fsync FILE SIZE COUNT  append SIZE bytes and fdatasync, COUNT times
@@ -14,7 +15,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 
-#include "../../kbroker/_core/crc.h"
+#include "../../kbroker/_core/wire/crc.h"
 #include "wire.h"
 
 enum { APPEND, SENDFILE, PINGPONG, SINK };
@@ -174,7 +175,8 @@ int main(int argc, char **argv) {
     }
     for (mode = 0; mode < 4 && (argc < 3 || strcmp(argv[1], modes[mode])); mode++) {}
     if (mode == 4 || (mode == APPEND && argc != 4) || (mode == SENDFILE && argc < 5)) {
-        fprintf(stderr, "usage: loop append PORT FILE | sendfile PORT N FILE.. | pingpong PORT | sink PORT | fsync FILE SIZE COUNT\n");
+        fprintf(stderr, "usage: loop append PORT FILE | sendfile PORT N FILE.. | pingpong PORT | sink PORT"
+                        " | fsync FILE SIZE COUNT\n");
         return 2;
     }
     raise_descriptor_limit();

@@ -123,8 +123,8 @@ static inline void print_percentiles(samples_t *s) {
     double mean = 0;
     for (size_t i = 0; i < s->count; i++) mean += (double)s->ns[i] / s->count;
 #define AT(q) (s->count ? s->ns[(size_t)((s->count - 1) * (q))] / 1000.0 : 0.0)
-    printf("\"samples\": %zu, \"mean_us\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f",
-           s->count, mean / 1000, AT(0.5), AT(0.99), AT(0.999), AT(1.0));
+    printf("\"samples\": %zu, \"mean_us\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, "
+           "\"max_us\": %.1f", s->count, mean / 1000, AT(0.5), AT(0.99), AT(0.999), AT(1.0));
 #undef AT
 }
 #endif

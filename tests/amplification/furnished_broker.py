@@ -53,7 +53,10 @@ class FurnishedBroker:
         return self.finding_of(lambda broker: weigh(broker, limit_of))
 
     def finding_of(self, weigh: Callable[[FurnishedBroker], tuple[Figures, Figures]]) -> str | None:
-        """As `finding`, for anything that `weigh` does to a broker. `weigh` returns figures and their limits."""
+        """Do what `finding` does, for anything that `weigh` does to a broker.
+
+        `weigh` returns figures and their limits.
+        """
         found: str | None = None
         for _ in range(TRIES):
             try:

@@ -197,7 +197,7 @@ class Writer(Client):
 
 
 class EpochWriter(Client):
-    """As a Writer, with an epoch for each transaction (KIP-890), which librdkafka does not speak."""
+    """Writes as a Writer does, but with an epoch for each transaction (KIP-890), which librdkafka does not speak."""
 
     def live(self) -> None:
         port = int(self.settings["bootstrap"].rpartition(":")[2])

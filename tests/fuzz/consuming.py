@@ -24,7 +24,10 @@ def inflated(codec: int, data: memoryview, magic: int) -> bytes:
 
 
 def consume(data: bytes, position: int, aborted: list[tuple[int, int]] | None) -> None:
-    """As objects, by index, as columns, and in two polls: each gives records or BadInput, and all the same number."""
+    """Read the records as objects, by index, as columns, and in two polls.
+
+    Each way gives records or raises BadInput, and all give the same number of records.
+    """
     chunk = read_chunk("t", 0, data, inflated, position=position, aborted=aborted, check_crcs=False)
     assert chunk.next_offset >= position
     records = Records([chunk])

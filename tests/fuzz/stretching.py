@@ -70,7 +70,10 @@ def places_of(header: RequestHeader, message: Message, version: int) -> Iterator
 
 
 def places_in(value: Struct, cls: type[Message], struct: str | None, version: int) -> Iterator[Place]:
-    """Those of the fields that the version has. A tagged field has a size of its own around it: it is left out."""
+    """Yield the places in the fields that the version has.
+
+    A tagged field has a size of its own around it, so it is left out.
+    """
     for field in fields_of(cls, struct):
         if field.exists(version) and not field.tagged(version):
             yield from places_of_field(getattr(value, field.name), value, cls, field, version)

@@ -124,7 +124,10 @@ def arrow_type(schema: Schema) -> pa.DataType:
 
 @cache
 def avro_decoder(which: int) -> AvroDecoder:
-    """Of values as a writer has them; the last: READER of values with an id, which is a place in WRITERS or unknown."""
+    """Make a decoder: of values that writer `which` has written, or the last one of values with an id.
+
+    The last one reads with READER; the id is a place in WRITERS or unknown.
+    """
     if which < len(WRITERS):
         schema = parsed(json.dumps(WRITERS[which]))
         return AvroDecoder(arrow_type(schema), schema, None)

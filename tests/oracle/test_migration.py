@@ -165,7 +165,7 @@ def moving() -> Iterator[Moving]:
 
 @pytest.mark.parametrize("is_registered", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is_registered: bool) -> None:
-    """It works whether or not kbroker shows its topics in the ZooKeeper meanwhile."""
+    """The move works whether or not kbroker shows its topics in the ZooKeeper meanwhile."""
     kafka, ours = moving.kafka, moving.kbroker
     if is_registered:
         ours.overrides["zookeeper.connect"] = moving.address

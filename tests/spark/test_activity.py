@@ -129,7 +129,7 @@ def shell_lines() -> Iterator[str]:
 
 
 def for_test(line: str, port: int) -> str:
-    """The same, for a broker of its own, and not for an hour."""
+    """Return the line for a broker of the test's own, and not for an hour."""
     line = line.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     line = line.replace("--minutes 60", "--minutes 0.4").replace("--seconds 3600", "--seconds 25")
     if " start " in line:

@@ -106,7 +106,7 @@ def test_more_rows_than_a_batch_and_several_tasks(spark: SparkSession, broker: B
 
 
 def last_line(error: BaseException) -> str:
-    """Of what Python says, without the stack of the JVM."""
+    """Return the last line of what Python says, without the stack of the JVM."""
     text = str(error)
     lines = [line.strip() for line in text.split("\n\n\tat ")[0].splitlines() if line.strip()]
     return next((line for line in reversed(lines) if "kbroker.spark." in line), lines[-1])

@@ -41,7 +41,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Of two workers, whose interpreter has nothing but the standard library."""
+    """A cluster of two workers, whose interpreter has nothing but the standard library."""
     folder = tmp_path_factory.mktemp("cluster")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "bare")
     with SparkCluster(folder, folder / "bare" / "bin" / "python") as started:
@@ -116,7 +116,10 @@ def test_workers_that_are_given_nothing_say_what_they_lack(
 def test_packages_in_an_archive_go_to_yarn(
     broker: Broker, filled: str, packages: Path, tmp_path: Path, mode: str
 ) -> None:
-    """As docs/SPARK.md says it. The interpreter of the containers, and of the driver, has the standard library only."""
+    """Packages go as docs/SPARK.md says it.
+
+    The interpreter of the containers, and of the driver, has the standard library only.
+    """
     run("tar", "czf", tmp_path / "packages.tar.gz", "-C", packages, ".")
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare")
     home, job = spark_home(tmp_path / "spark"), Path(spark_job.__file__)

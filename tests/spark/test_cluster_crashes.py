@@ -45,7 +45,7 @@ def faulty(started: Broker) -> Broker:
 
 @pytest.fixture
 def load(cluster: SparkCluster, faulty: Broker, topic: str, tmp_path: Path) -> ClusterLoad:
-    """Of tasks that are at it for a while."""
+    """A load whose tasks take a while."""
     servers = faulty.bootstrap_servers
     with AdminClient(bootstrap_servers=servers) as admin:
         admin.create_topic(topic, 4)
@@ -83,7 +83,7 @@ def test_a_broker_is_killed_under_a_load(load: ClusterLoad, faulty: Broker, topi
 
 
 def test_a_driver_is_killed_under_a_load(load: ClusterLoad, faulty: Broker, topic: str) -> None:
-    """Its tasks go on for a while; what they have staged is the next load's to clean up."""
+    """The load's tasks go on for a while; what they have staged is the next load's to clean up."""
     with load:
         attempt = load.a_stopped_attempt()
         load.kill()
@@ -109,7 +109,7 @@ def check(query: dict[str, Any]) -> None:
 def test_an_executor_is_killed_under_a_stream(
     cluster: SparkCluster, faulty: Broker, query: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Its tasks have written their rows, but not yet all that belongs to them."""
+    """The executor's tasks have written their rows, but not yet all that belongs to them."""
     fault = faulty.faults.error("TxnOffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=None)
     with QueryProcess(query, tmp_path / "query.log") as process:
         await_that(lambda: fault.struck > 20, "tasks that write")

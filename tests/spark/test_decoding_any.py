@@ -70,7 +70,7 @@ def any_token(random: Random) -> str:
 
 
 def any_text(random: Random, kind: DataType) -> str:
-    """Of the type more often than not."""
+    """Return a random text, more often than not of the type `kind`."""
     if random.random() < 0.03:
         return "null"
     if isinstance(kind, StringType):  # what is no string stays as it stands; from_json writes it anew
@@ -117,7 +117,7 @@ def rows(frame: DataFrame, names: list[str]) -> list[tuple[list[str | None], boo
 
 
 def is_same(mine: tuple[list[str | None], bool], its: tuple[list[str | None], bool]) -> bool:
-    """Of what is bad, one may have kept more than the other, and that is the same."""
+    """Compare two results. Of bad values, one may have kept more than the other: they count as the same."""
     values = zip(mine[0], its[0], strict=True)
     return mine[1] == its[1] and all(a == b or (mine[1] and None in (a, b)) for a, b in values)
 

@@ -19,7 +19,7 @@ def latest(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> A
 
 
 def test_each_key_has_its_newest_value(spark: SparkSession, broker: Broker, topic: str) -> None:
-    """As a dictionary has it that is written in the order of the offsets, whatever the timestamps say."""
+    """The values are those of a dictionary that is written in the order of the offsets, whatever the timestamps say."""
     chance = random.Random(17)
     with AdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.create_topic(topic, 3)

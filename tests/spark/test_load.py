@@ -510,7 +510,7 @@ def test_what_cannot_be_decoded_is_in_quarantine(servers: str, topic: str, lake:
 
 
 def test_a_time_that_spark_cannot_read_is_none(servers: str, topic: str, lake: Path) -> None:
-    """Of a file with one that Spark's microseconds do not reach it reads no times at all."""
+    """Spark reads no times at all of a file with one that its microseconds do not reach."""
     create(servers, topic, 1)
     last_ms = (1 << 63) // 1000
     stamps = [BEGIN_MS, last_ms, last_ms + 1, (1 << 63) - 1]

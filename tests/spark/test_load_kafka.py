@@ -119,7 +119,7 @@ def test_compaction_leaves_gaps(kafka: str, topic: str, lake: Lake) -> None:
 
 
 def fill_large(servers: str, topic: str, start: int, stop: int) -> None:
-    """Of seven keys."""
+    """Write large records with seven keys."""
     numbers = range(start, stop)
     with Producer(bootstrap_servers=servers) as producer:
         producer.send_many(
@@ -155,7 +155,7 @@ def test_only_what_was_committed(spark: SparkSession, kafka: str, topic: str, tm
 
 
 def test_a_lake_in_an_object_store(spark: SparkSession, kafka: str, topic: str) -> None:
-    """Its commits are records of a topic, in Apache Kafka too."""
+    """The lake's commits are records of a topic, in Apache Kafka too."""
     create(kafka, topic, 2)
     fill(kafka, topic, 2, 500)
     with s3_bucket() as bucket:

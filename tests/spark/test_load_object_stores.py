@@ -149,7 +149,7 @@ def test_a_log_of_commits_that_lost_the_last_ones_is_noticed(
 def test_who_only_looks_is_not_disturbed_by_a_first_commit(
     broker: Broker, topic: str, place: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes between two looks, at the topic and at the files."""
+    """The first commit comes between two looks, at the topic and at the files."""
     servers, (lake, more) = broker.bootstrap_servers, place
     create(servers, topic, 1)
     fill(servers, topic, 1, 10)

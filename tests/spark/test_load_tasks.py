@@ -102,7 +102,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, broker: Broker, filled: st
 def test_an_attempt_that_goes_on_after_it_was_given_up(
     spark: SparkSession, broker: Broker, filled: str, tmp_path: Path
 ) -> None:
-    """As with speculation: what it writes is in nobody's way."""
+    """What the attempt writes is in nobody's way, as with speculation."""
     lake, servers, attempts = tmp_path / "lake", broker.bootstrap_servers, tmp_path / "attempts"
     child = load_in_spark.begin(attempts, lake, servers, filled, "straggle")
     try:

@@ -134,7 +134,7 @@ def end_of(broker: Broker, topic: str, committed: bool) -> int:
 
 
 def fill_slowly(moving: Broker, topic: str) -> None:
-    """It takes a task a while to read that."""
+    """Fill a topic that a task takes a while to read."""
     moving.create_topic(topic, 1)
     send(moving.bootstrap_servers, topic, 0, COUNT)
     moving.faults.delay("Fetch", 0.1)

@@ -114,7 +114,7 @@ def test_offsets_that_are_gone(spark: SparkSession, kafka: str, topic: str, tmp_
 
 
 def test_rows_are_written_as_the_jvm_connector_writes_them(spark: SparkSession, kafka: str, topic: str) -> None:
-    """Of records of every kind, read in the order of each partition, where those with a null in `partition` stay."""
+    """Records of every kind are read in the order of each partition; those with a null in `partition` stay there."""
     columns = "key", "value", "headers", "partition"
     written = {}
     for form in FORMATS:

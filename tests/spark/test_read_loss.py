@@ -226,7 +226,7 @@ def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Callable[...,
 
 
 def stream_reader(broker: Broker, **given: Any) -> StreamReader:
-    """As a driver has it, without Spark."""
+    """Make a reader as a driver has it, without Spark."""
     wanted = options(broker.bootstrap_servers, QUICK | {"columns": "offset"} | given)
     return StreamReader(wanted, schema_of(("offset",)))
 

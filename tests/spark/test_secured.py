@@ -145,7 +145,7 @@ def test_a_plan_shows_no_secret(spark: SparkSession, kafka: SecuredKafka) -> Non
 
 
 def test_files_are_read_where_the_client_is(spark: SparkSession, kafka: SecuredKafka, tmp_path: Path) -> None:
-    """As with Java: on the driver to plan, and by each task."""
+    """Files are read as with Java: on the driver to plan, and by each task."""
     given = cases(kafka)["TLS, PKCS12"]
     copy = tmp_path / "trust.p12"
     copy.write_bytes(Path(given["kafka.ssl.truststore.location"]).read_bytes())

@@ -45,7 +45,7 @@ class Faulty:
 
 @contextmanager
 def kafka(kind: type[KafkaInMemory]) -> Iterator[Faulty]:
-    """Its own controller goes through the proxy too, in ZooKeeper mode."""
+    """Start a Kafka behind a proxy. In ZooKeeper mode its own controller goes through the proxy too."""
     port = ReservedPort(HOST)
     address = f"{HOST}:{port.port}"
     broker = kind({**QUICK, "advertised.listeners": f"PLAINTEXT://{address}"})

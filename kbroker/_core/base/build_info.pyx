@@ -1,4 +1,4 @@
-"""What this build of the core was made from."""
+"""The name of this build of the core (release, debug, ...) and a digest of the sources that it was made from."""
 
 cdef extern from *:
     """

@@ -176,7 +176,10 @@ cdef class Mailbox:
         return taken
 
     def answer(self, Mailbox other, int times, int timeout_ms) -> int:
-        """Wait for mail and post mail 0 of `other`, `times` times, without the GIL. Return how often mail came."""
+        """Wait for mail and answer it with mail 0 of `other`, `times` times, without the GIL.
+
+        Return how often mail came.
+        """
         cdef int came = 0
         cdef mail_t *mails
         with nogil:

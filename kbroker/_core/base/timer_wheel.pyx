@@ -96,7 +96,7 @@ cdef int64_t wheel_next_due_ms(wheel_t *wheel) noexcept nogil:
 
 
 cdef void come_near(wheel_t *wheel, int32_t slot) noexcept nogil:
-    """Spread the nodes of a far slot over the near level; `now_ms` has just reached the slot's first millisecond."""
+    """Move the nodes of a far slot to the near level. `now_ms` has just reached the slot's first millisecond."""
     cdef timer_node_t *node = wheel.slots[slot]
     while node != NULL:
         wheel_remove(wheel, node)

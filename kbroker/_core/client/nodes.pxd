@@ -1,4 +1,4 @@
-"""The open socket of each broker that a pump's engines may use, and the brokers that they wait for a socket of.
+"""The open socket of each broker that a pump's engines may use, and the brokers to which engines wait for a socket.
 
 Everything here is for the pump's thread only.
 """
@@ -28,7 +28,7 @@ cdef inline client_socket_t *nodes_find(client_nodes_t *nodes, int32_t node_id) 
 
 
 cdef inline bint nodes_put(client_nodes_t *nodes, client_socket_t *socket) noexcept nogil:
-    """Make `socket` the one of its node. Return False if memory is out."""
+    """Make `socket` the one that engines use for its node. Return False if memory is out."""
     cdef void *grown = with_room(nodes.opened, nodes.opened_count, &nodes.opened_capacity, sizeof(client_socket_t *))
     if grown == NULL:
         return False
@@ -39,7 +39,7 @@ cdef inline bint nodes_put(client_nodes_t *nodes, client_socket_t *socket) noexc
 
 
 cdef inline void nodes_forget(client_nodes_t *nodes, client_socket_t *socket) noexcept nogil:
-    """Take `socket` out of the open ones, if it is among them."""
+    """Remove `socket` from the open sockets, if it is among them."""
     cdef int32_t i
     for i in range(nodes.opened_count):
         if nodes.opened[i] == socket:

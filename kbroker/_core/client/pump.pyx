@@ -216,7 +216,7 @@ cdef class PumpConnection:
         return self.reason if self.socket == NULL else self.socket.reason.decode(errors="replace")
 
     def hold(self) -> None:
-        """Until `release`, send no more requests except calls with `ahead`."""
+        """Send no more requests until `release`, except calls with `ahead`."""
         if self.socket != NULL:
             self.socket.held = True
 
@@ -288,7 +288,7 @@ cdef class Pump:
     # --- for Python -----------------------------------------------------------------------------------------
 
     def add(self, Engine engine not None) -> None:
-        """Give `engine` turns from now on. Raises ValueError if it belongs to a pump already."""
+        """Add an engine, which gets its turns from now on. Raises ValueError if it belongs to a pump already."""
         cdef Engine last = self.engine
         if engine.pump is not None:
             raise ValueError("the engine has a pump already")
@@ -353,7 +353,7 @@ cdef class Pump:
             control(self.p.epoll_fd, EPOLL_CTL_DEL, fd, 0, 0)
 
     def give_up(self, int node_id) -> None:
-        """Note that connecting to the node has failed. Engines that still want a socket of it ask again."""
+        """Note that connecting to the node has failed. An engine that still wants a connection to it asks again."""
         nodes_unwant(&self.nodes, node_id)
         if self.engine is not None:
             self.engine.wake_all()
@@ -379,7 +379,7 @@ cdef class Pump:
     def close(self, str reason) -> None:
         """Close every connection and end the pump.
 
-        All exchanges are answered with `reason`; engines get `socket_closed`.
+        All requests that are not answered fail with `reason`, and engines are told by `socket_closed`.
         """
         cdef client_socket_t *socket
         if self.is_abandoned or self.p.epoll_fd < 0:

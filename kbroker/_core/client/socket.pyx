@@ -350,7 +350,7 @@ cdef bint size_fits(client_socket_t *socket, int64_t size) noexcept nogil:
 
 
 cdef bint begin_own(client_socket_t *socket, int64_t size) noexcept nogil:
-    """Begin a buffer for a response of `size` bytes. Return False, and close the socket, if memory is out.
+    """Begin a buffer of its own for a response of `size` bytes. Return False, and close the socket, if memory is out.
 
     A large buffer takes up memory only as far as bytes have arrived.
     """
@@ -407,7 +407,7 @@ cdef void answer_own(client_socket_t *socket) noexcept nogil:
 cdef void answer(client_socket_t *socket, const uint8_t *data, int64_t size) noexcept nogil:
     """Give a response, which begins with its correlation id, to the oldest request.
 
-    Close the socket if it is not for it.
+    Close the socket if the correlation id is not that request's.
     """
     cdef exchange_t *exchange = socket.waiting
     cdef reader_t r

@@ -45,7 +45,7 @@ cdef class LogDirectory:
             mutex_unlock(&d.lock)
 
     def fail(self, str reason):
-        """Take the directory offline, once; only a restart brings it back."""
+        """Take the directory offline. Does nothing if it is; only a restart brings it back."""
         if atomic_claim_i32(&self.dir.offline, 0, 1):
             self.tell_offline(reason)
 
@@ -64,7 +64,7 @@ cdef class LogDirectory:
         logger.error("log directory %s is full: %s cannot be appended to until there is space", self.path, log)
 
     def find_space(self):
-        """Note that there is space again."""
+        """Note that the disk has space again."""
         atomic_store_i64(&self.dir.full_told_ns, 0)
 
     @property

@@ -19,7 +19,10 @@ cdef extern from "<sys/uio.h>" nogil:
 
 cdef int64_t call(void *file_system, int32_t fd, const uint8_t *data, int64_t size, int64_t position,
                   int operation) noexcept with gil:
-    """Call an injected FileSystem. `operation`: 0 pwrite, 1 fdatasync, 2 ftruncate, 3 close. Its result, or -errno."""
+    """Call an injected FileSystem and return its result, or -errno.
+
+    `operation`: 0 pwrite, 1 fdatasync, 2 ftruncate, 3 close.
+    """
     file_system_object = <object>file_system
     try:
         if operation == 0:

@@ -68,8 +68,8 @@ ctypedef struct segment_t:
     int32_t refs               # atomic
     int32_t fd                 # of the .log; -1 while closed
     int32_t index_fd           # of the .index while it may be written (active and unflushed segments), else -1
-    int32_t time_index_fd      # of the .timeindex, likewise
-    int32_t aborted_fd         # of the .txnindex, likewise
+    int32_t time_index_fd      # of the .timeindex while it may be written, else -1
+    int32_t aborted_fd         # of the .txnindex while it may be written, else -1
     int32_t aborted_count      # both locks; entries in the .txnindex; raised before the log end passes the abort marker
     int64_t base_offset
     int64_t size               # atomic; bytes of whole batches that may be read
@@ -157,7 +157,7 @@ ctypedef struct partition_t:
     segment_t **segments       # ascending by base offset, the last one is active; references; written under both locks
     int32_t segment_count
     int32_t segment_capacity
-    segment_t **aborting       # the segments that have aborted transactions, likewise; no references
+    segment_t **aborting       # those with aborted transactions, ascending; no references; written under both locks
     int32_t aborting_count
     int32_t aborting_capacity
     tail_entry_t tail[64]      # ring over the newest batches of the active segment

@@ -235,7 +235,7 @@ cdef class PartitionState(SegmentList):
             mutex_unlock(&p.append_lock)
 
     def set_closed_offsets(self, int64_t log_start_offset, int64_t log_end_offset):
-        """Set the offsets that a closed log is known to have, for callers that only ask for offsets."""
+        """Set the start and end offset that are known of a closed log, for callers that only ask for offsets."""
         if self.state != "closed":
             raise AssertionError(f"{self!r} is not closed")
         atomic_store_i64(&self.p.log_start_offset, log_start_offset)
@@ -366,11 +366,11 @@ cdef class PartitionState(SegmentList):
         return told(p, code, &result)
 
     def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1, bint adds=False):
-        """Return (error code, guard for `append`). May block.
+        """Begin the verification of a transaction's first batch in this partition. May block.
 
-        To be called before a transaction's coordinator is asked whether this partition belongs to it or, with `adds`,
-        is asked to add it. Guard 0: nobody has to be asked, because the transaction is open here or is not to be
-        verified.
+        Returns (error code, guard for `append`). To be called before a transaction's coordinator is asked whether this
+        partition belongs to it or, with `adds`, is asked to add it. Guard 0: nobody has to be asked, because the
+        transaction is open here or is not to be verified.
         """
         cdef partition_t *p = self.p
         cdef batch_info_t info
@@ -406,7 +406,7 @@ cdef class PartitionState(SegmentList):
     def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
         """Return the aborted transactions that a fetch of committed records gets with its records.
 
-        (code, size of the records in bytes, [(producer id, first offset), ...])
+        The result is (code, size of the records in bytes, [(producer id, first offset), ...]).
         """
         cdef partition_t *p = self.p
         cdef patience_t patience = endless()

@@ -238,7 +238,11 @@ cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
 
 cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, int32_t most, patience_t *patience,
                       read_result_t *result) noexcept nogil:
-    """Collect from one .txnindex, which ascends by last offset. ALL_TAKEN: no later transaction began before `end`."""
+    """Collect the aborted transactions of one .txnindex that overlap with `offset` to `end`.
+
+    The entries ascend by last offset. Returns ALL_TAKEN when no later entry can be of a transaction that began before
+    `end`.
+    """
     cdef const uint8_t *entry
     cdef aborted_t *grown
     cdef int32_t low = 0
@@ -277,8 +281,8 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
 cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block, int64_t *end, need_t *need) noexcept nogil:
     """Set `end` to the offset of the first index entry at or behind byte `position`; without one it is not changed.
 
-    It is not changed either when the entry is in the file and the batch there contradicts it: too many aborted
-    transactions do no harm.
+    An entry of the file counts only if the batch at its position confirms it; otherwise `end` is not changed either. An
+    `end` that is too high is harmless: the fetch then gets more aborted transactions than it needs.
     """
     cdef const uint8_t *entries = NULL
     cdef uint8_t[BATCH_HEADER_SIZE] header
@@ -375,7 +379,7 @@ cdef segment_t *segment_at(partition_t *p, int64_t offset, int64_t after, moment
 
 
 cdef int let_go(partition_t *p) noexcept nogil:
-    """Return the code for a log that was deleted or closed after the reader had found it open."""
+    """Return the error code for a read that has found the log open and now finds it deleted or closed."""
     cdef int code = refusal(p)
     return code if code else NEEDS_HANDLER
 
@@ -425,7 +429,10 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patien
 
 cdef int locate_by_index(partition_t *p, segment_t *s, int64_t size, int64_t offset, patience_t *patience,
                          found_t *found) noexcept nogil:
-    """Search from the written entries. They are not checked after a clean stop, so a wrong one is passed over."""
+    """Find the batch with the entries of the .index file.
+
+    The entries are not checked when a log is opened after a clean stop, so wrong ones are passed over here.
+    """
     cdef int64_t slot = index_find(s.index, s.index_entries, offset - s.base_offset)
     cdef int64_t position
     cdef int code
@@ -446,7 +453,10 @@ cdef inline int64_t floor_position(const uint8_t *entries, int32_t count, int64_
 
 
 cdef inline bint locate_in_tail(partition_t *p, segment_t *s, int64_t offset, found_t *found) noexcept nogil:
-    """Search the ring over the newest batches (`lock` held). False: the ring is empty, or `offset` is below it."""
+    """Find the batch with `offset` in the ring over the newest batches (`lock` held).
+
+    False: the ring is empty, or `offset` is below its first batch.
+    """
     cdef uint32_t newest = p.tail_count
     cdef uint32_t low = newest - TAIL_RING if newest > TAIL_RING else 0
     cdef uint32_t high = newest

@@ -91,9 +91,9 @@ cdef inline bint stays(const producer_t *producer, int64_t oldest_timestamp, int
 
 
 cdef int rebuild(producers_t *table, int32_t capacity, int64_t oldest_timestamp, int64_t oldest_offset) noexcept nogil:
-    """Move all producers but those silent since a time (ms) or an offset to a table of `capacity` slots.
+    """Move the producers to a new table of `capacity` slots, but drop those silent since a time (ms) or an offset.
 
-    -1: no memory.
+    A producer with an open transaction always stays. Returns 0, or -1 when memory is out.
     """
     cdef producer_t *slots = <producer_t *>malloc(<size_t>capacity * sizeof(producer_t))
     cdef producer_t *old = table.slots
@@ -173,7 +173,7 @@ cdef int make_open_room(producers_t *table) noexcept nogil:
 
 
 cdef int32_t first_open_from(const producers_t *table, int64_t first_offset) noexcept nogil:
-    """Return the index of the first entry of `open`, over or not, that begins at or behind `first_offset`."""
+    """Return the index in `open` of the first transaction, ended or not, that begins at or behind `first_offset`."""
     cdef int32_t low = table.open_at
     cdef int32_t high = table.open_end
     cdef int32_t middle
@@ -264,7 +264,10 @@ cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembe
 
 
 cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept nogil:
-    """Return whether the batch's sequence is the next one: 0 in a new epoch, any when no epoch is known."""
+    """Return whether the batch's sequence is the one expected next.
+
+    That is the sequence behind the last batch; 0 in a new epoch; any sequence when no epoch is known.
+    """
     if producer.epoch == -1:
         return True
     if info.producer_epoch != producer.epoch or producer.batch_count == 0:
@@ -303,8 +306,9 @@ cdef int producers_check_marker(producers_t *table, batch_info_t *info, const ma
         return 0 if make_room(table) == 0 else UNKNOWN_SERVER_ERROR
     if info.producer_epoch < producer.epoch:
         return INVALID_PRODUCER_EPOCH
-    # A bumped marker must be of a newer epoch than the open transaction. Not refused: one that comes again, when
-    # nothing is open any more, and one that ends a transaction of the last possible epoch.
+    # A bumped marker has a newer epoch than the transaction that it ends. With the epoch of the open transaction it
+    # would end the one after, so it is refused. Two such markers are accepted: a marker that is sent again when no
+    # transaction is open any more, and one with the last epoch, which the coordinator cannot raise.
     if (marker.bumped and info.producer_epoch == producer.epoch and producer.transaction_first_offset != -1
             and info.producer_epoch != MAX_EPOCH):
         return INVALID_PRODUCER_EPOCH
@@ -374,7 +378,7 @@ cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *m
 # --- the table as a whole ---------------------------------------------------------------------------
 
 cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept nogil:
-    """Build the table anew, as large as the remaining producers need it, so that memory is given back."""
+    """Forget old producers, and build the table anew in the size that the others need, to give back memory."""
     cdef int32_t kept = 0
     cdef int32_t capacity = FIRST_CAPACITY
     cdef int32_t at

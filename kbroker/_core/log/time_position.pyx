@@ -52,7 +52,10 @@ cdef int find_once(partition_t *p, int64_t timestamp, time_result_t *result, nee
 
 
 cdef segment_t *segment_with(partition_t *p, int64_t timestamp, int64_t after, time_result_t *result) noexcept nogil:
-    """Return a reference of the first segment behind `after` that may have the record, and set where to begin."""
+    """Return a reference of the first segment behind `after` that may have the record.
+
+    `result` is set to where the search in it begins.
+    """
     cdef int64_t log_start_offset = atomic_load_i64(&p.log_start_offset)
     cdef int64_t least = after if after > result.base_offset else result.base_offset
     cdef int32_t low = 0

@@ -354,7 +354,8 @@ cdef class AvroRows(TypedColumns):
         """Set the plan by which values are read that were written with this schema; id 0 if values name none.
 
         `plan`: (place in STEPS, number of the column or -1, number, bytes or symbols, plans of the parts). None: the
-        values cannot be read with the schema that is wanted, and are bad. Raises ValueError when the plan is none.
+        values cannot be read with the schema that is wanted, and are bad. Raises ValueError when `plan` is not of this
+        form.
         """
         cdef step_t *made = NULL
         cdef known_t *added
@@ -492,7 +493,10 @@ cdef class AvroRows(TypedColumns):
 
 
 cdef step_t *step_outside(step_t *step) except NULL:
-    """Return the step that is `step.number` steps further out. Raises ValueError when there is none to come again."""
+    """Return the step that is `step.number` steps further out: the one that `step` repeats.
+
+    Raises ValueError if no step is there, or one that cannot be repeated.
+    """
     cdef int64_t left = step.number
     cdef step_t *found = step
     while left > 0 and found != NULL:

@@ -127,7 +127,7 @@ cdef extern from "math.h" nogil:
 
 
 cdef int put_special(node_t *n, const uint8_t *p, int64_t size) noexcept nogil:
-    """Add NaN or an infinity, as it was written with or without quotes. Return NOT_OF_TYPE if it is none."""
+    """Add NaN or an infinity, written with or without quotes. Return NOT_OF_TYPE if the text is neither."""
     cdef bint minus = size > 0 and p[0] == b"-"
     cdef bint with_sign = minus or (size > 0 and p[0] == b"+")
     if size == 3 and memcmp(p, b"NaN", 3) == 0:
@@ -157,7 +157,7 @@ cdef int put_number(json_t *j, node_t *n, const uint8_t *p, int64_t size) noexce
 
 
 cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
-    """Add a value to a column that is no struct, list, map or string."""
+    """Decode a value into a column of a simple type: not struct, list, map or string."""
     cdef const uint8_t *p = NULL
     cdef int64_t size = 0, whole = 0
     cdef int kind = n.kind, token, zoned = 0, done
@@ -208,7 +208,7 @@ cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
 
 
 cdef int put_value(json_t *j, node_t *n) noexcept nogil:
-    """Add the value whose first byte is at `j.at`. Return FINE or what is wrong.
+    """Decode the value that begins at `j.at` into a column. Return FINE, or what is wrong with the value.
 
     After NOT_OF_TYPE, `j.at` may be anywhere: the caller cuts the column, goes back and skips the value.
     """
@@ -322,7 +322,10 @@ cdef int child_named(node_t *n, const uint8_t *start, int64_t size, int likely) 
 
 
 cdef inline int put_missing(json_t *j, node_t *n) noexcept nogil:
-    """Add a null for what the text does not say, or in all parts of a null struct. TOO_SPARSE if they are too many."""
+    """Add a null where the text has no value; for a struct, also in all its fields.
+
+    Returns TOO_SPARSE when the value has added more nulls than its size allows.
+    """
     j.nulls_left -= n.cells
     return put_null(n) if j.nulls_left >= 0 else TOO_SPARSE
 
@@ -445,7 +448,7 @@ cdef class JsonRows(TypedColumns):
         return self.bad_row() if done == FINE else done
 
     def decode(self, BinaryRows values not None):
-        """Add the rows of these values behind those that are there."""
+        """Decode these values, and add a row for each to the rows that are there."""
         cdef int64_t row
         cdef int done = FINE
         with nogil:

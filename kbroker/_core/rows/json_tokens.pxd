@@ -54,7 +54,7 @@ cdef inline bint word(json_t *j, const char *text, int size) noexcept nogil:
 
 
 cdef inline int number(json_t *j) noexcept nogil:
-    """Read a number. Return WHOLE, REAL or SPECIAL, or NO_TOKEN if it is none."""
+    """Read a number. Return WHOLE, REAL or SPECIAL, or NO_TOKEN if there is no number."""
     cdef int found = WHOLE
     if j.at[0] == b"-":
         j.at += 1
@@ -227,7 +227,7 @@ cdef inline int text(json_t *j, const uint8_t **start, int64_t *size) noexcept n
 
 
 cdef inline int scalar(json_t *j, const uint8_t **start, int64_t *size) noexcept nogil:
-    """Read a token that is no bracket. Return its kind, or NO_TOKEN.
+    """Read a token that is not a bracket. Return its kind, or NO_TOKEN.
 
     `start` and `size` are set to its text; for a string, to what is between its quotes, with escapes unresolved.
     """

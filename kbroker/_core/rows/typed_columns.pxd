@@ -91,7 +91,10 @@ cdef inline int node_row(node_t *n, bint valid) noexcept nogil:
 
 
 cdef inline int node_offset(node_t *n, int64_t end) noexcept nogil:
-    """Add the offset at which the next row's part of `data`, or of the child, ends. FINE, TOO_LARGE or NO_MEMORY."""
+    """Add the offset at which the next row's part of `data`, or of the child, ends.
+
+    Returns FINE, TOO_LARGE or NO_MEMORY.
+    """
     cdef uint8_t *p
     cdef int32_t small = <int32_t>end
     if end > INT32_MAX:

@@ -95,7 +95,10 @@ cdef void bits_cut(writer_t *bits, int64_t rows) noexcept nogil:
 
 
 cdef void node_cut(node_t *n, int64_t rows) noexcept nogil:
-    """Cut a column back to its first `rows` rows, with its children and what these have ahead of it."""
+    """Cut a column, with its children, back to its first `rows` rows.
+
+    Children may have more than that: values of a row that is not finished. These are cut off too.
+    """
     cdef int64_t row
     cdef int i
     for row in range(rows, n.rows):
@@ -150,9 +153,9 @@ cdef void node_free(node_t *n) noexcept nogil:
 
 
 cdef object node_taken(node_t *n):
-    """Return (rows, nulls, validity, offsets, data, children) as in Arrow, with None for what the kind does not have.
+    """Take the contents of a node, which is empty then.
 
-    The node is empty then.
+    Returns (rows, nulls, validity, offsets, data, children) as in Arrow, with None for what the kind does not have.
     """
     rows, nulls = n.rows, n.nulls
     validity = flat(&n.validity, b"B", 1) if nulls and n.kind != KIND_NULL else None
@@ -262,7 +265,7 @@ cdef class TypedColumns:
         return node_row(&self.root, True)
 
     cdef int64_t most_nulls(self, int64_t size) noexcept nogil:
-        """Return how many nulls a value of `size` bytes may take for what it does not say."""
+        """Return how many nulls a value of `size` bytes may add for fields that it does not have."""
         return size * NULLS_OF_A_BYTE + NULLS_OF_A_VALUE + self.node_count
 
     def finish(self):
@@ -280,9 +283,9 @@ cdef class TypedColumns:
 @cython.final
 cdef class BinaryRows:
     def __cinit__(self, validity, offsets, data, int64_t start, int64_t count):
-        """Rows `start` to `start + count` of an Arrow binary column with these buffers; `validity` may be None.
+        """Borrow rows `start` to `start + count` - 1 of an Arrow binary column; `validity` may be None.
 
-        Raises ValueError when the buffers are no such column.
+        Raises ValueError when the buffers cannot be those of such a column.
         """
         cdef int64_t row
         cdef bint good

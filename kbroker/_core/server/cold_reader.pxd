@@ -33,7 +33,7 @@ cdef int64_t resident_prefix(int fd, int64_t position, int64_t size) noexcept no
 cdef void warm_ask(cold_reader_t *reader, warm_t *warm) noexcept nogil
 
 cdef class ColdReader:
-    """The queue of file regions and the loop of the threads that read them."""
+    """The queue of file regions to be read, and the loop of the threads that read them."""
     cdef cold_reader_t reader
 
     cdef void loop(self) noexcept nogil

@@ -1,4 +1,4 @@
-"""Connections without their I/O; see connection.pxd."""
+"""What is done with a connection besides receiving and sending; see connection.pxd."""
 
 from libc.stdint cimport INT32_MAX, uint16_t, uint64_t
 from libc.stdlib cimport calloc, free

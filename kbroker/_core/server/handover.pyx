@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef void hand_over(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
-    """Give the request to Python, in memory of its own: a large buffer changes its owner, any other frame is copied."""
+    """Give the request to Python. A large buffer changes its owner; any other frame is copied."""
     cdef handed_t one
     cdef handed_t *room = &one
     cdef slot_t *slot

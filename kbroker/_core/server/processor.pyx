@@ -271,7 +271,7 @@ cdef class Processor:
 
     @property
     def idle_ns(self) -> int:
-        """The ns that the processor has waited so far, a wait that is going on included. Never falls."""
+        """How many nanoseconds the processor has waited so far, including a wait that is going on. Never falls."""
         cdef int64_t since_ns = -1
         cdef int64_t idle_ns = 0
         cdef int64_t now_ns = 0
@@ -399,9 +399,9 @@ cdef class Processor:
         return max(count, 0)
 
     cdef int linger(self, int64_t until_ns) noexcept nogil:
-        """Wait for events or mail until `until_ns` without sleeping. Returns the number of events.
+        """Wait for events or mail until `until_ns`, without sleeping. Returns the number of events.
 
-        Other threads get the core and gather requests meanwhile, and nobody pays for a wake-up.
+        Other threads get the core meanwhile, requests gather, and nobody pays for waking this thread.
         """
         cdef int count = 0
         while count == 0 and mailbox_is_empty(self.p.mailbox) and monotonic_ns() < until_ns:

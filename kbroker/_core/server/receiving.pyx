@@ -28,7 +28,10 @@ cdef inline bint may_serve(conn_t *conn) noexcept nogil:
 
 
 cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
-    """Serve what is there and receive more, until nothing is left, the connection may not go on, or its turn ends."""
+    """Serve the frames that have arrived and receive more.
+
+    It ends when nothing is left, the connection may not go on, or the connection's turn is over.
+    """
     cdef processor_t *p = serving.p
     cdef int64_t budget = TURN_BYTES
     cdef ssize_t asked

@@ -1,4 +1,4 @@
-"""Sending; see sending.pxd.
+"""Sends the ready slots of connections; see sending.pxd.
 
 A plain socket gets bytes by sendmsg and file regions by sendfile. Before a region is sent, the kernel is asked whether
 it is in memory. If it is not, the cold reader reads it first, while the processor serves other connections.
@@ -195,7 +195,10 @@ cdef int gather_region(conn_t *conn, gather_t *g, splice_t *splice, int64_t skip
 
 
 cdef void ask_for_warmth(conn_t *conn, splice_t *splice, int64_t skip) noexcept nogil:
-    """Let the cold reader read the next bytes of a region. The connection goes on when MAIL_WARM comes."""
+    """Ask the cold reader to read the next bytes of a region into memory.
+
+    The connection goes on when MAIL_WARM comes.
+    """
     cdef warm_t *warm = <warm_t *>calloc(1, sizeof(warm_t))
     if warm == NULL:
         conn_close(conn, "memory is out")
@@ -219,7 +222,7 @@ cdef const char *why_closed(slot_t *slot) noexcept nogil:
 
 
 cdef void pass_regions(conn_t *conn, slot_t *slot) noexcept nogil:
-    """Count the regions that were sent, so that none is looked at again: a response may have very many."""
+    """Move past the regions that were sent, so that none is looked at again: a response may have very many."""
     cdef int64_t size
     while conn.passed < slot.splice_count:
         size = slot.splices[conn.passed].at + slot.splices[conn.passed].size
@@ -392,7 +395,7 @@ cdef void send_ready(conn_t *conn) noexcept nogil:
 
 
 cdef void send_dirty(processor_t *p) noexcept nogil:
-    """Send to the connections that are dirty now. Those that get dirty meanwhile wait for the next call."""
+    """Send to the connections that are dirty now. One that becomes dirty meanwhile waits for the next call."""
     cdef conn_t *last = p.dirty_tail
     cdef conn_t *conn
     while p.dirty != NULL:

@@ -86,8 +86,8 @@ cdef class Message(Struct):
 def lazily(Py_ssize_t count, items not None):
     """Return a value that stands for a list of `count` structs, in a message that is encoded once.
 
-    Each struct is taken from `items` just before it is encoded, and freed afterwards. An error of `items` ends the
-    encoding.
+    Each struct is taken from `items` just before it is encoded, and freed afterwards. An exception that `items` raises
+    ends the encoding.
     """
     return LazyArray(count, items)
 

@@ -137,7 +137,7 @@ cdef inline void binary_put(binary_t *column, const uint8_t *data, int32_t size)
 
 
 cdef void binary_cut(binary_t *column, int64_t rows, size_t data_size, int64_t nulls) noexcept nogil:
-    """Set the column back to what it was when it had `rows` rows, `data_size` bytes and `nulls` nulls."""
+    """Undo what was added to a column since it had `rows` rows, `data_size` bytes and `nulls` nulls."""
     cdef int64_t row
     for row in range(rows, column.rows):
         column.validity.data[row >> 3] &= ~(1 << (row & 7))

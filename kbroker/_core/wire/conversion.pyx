@@ -55,7 +55,7 @@ cdef int put_record(RecordsBuilder builder, int64_t limit, int64_t timestamp, co
 
 
 cdef int flat_set(const uint8_t *data, int64_t size, const message_t *wrapper, set_info_t *info) noexcept nogil:
-    """As set_walk, for a set that must not have compressed messages.
+    """Walk over a set as `set_walk` does, for a set that must not have compressed messages.
 
     `info.size` is set to 0: the caller counts in it the bytes that it has converted.
     """

@@ -9,9 +9,10 @@
  *   pclmul     carry-less multiplication: four lanes of 16 bytes folded side by side (x86: PCLMULQDQ, SSE4.2)
  *   vpclmul    the same with four lanes of 64 bytes (x86: AVX512 and VPCLMULQDQ)
  *
- * Folding: a lane of 128 bits that stands D bits before another may be multiplied by x^D mod P and added to it without a
- * change of the remainder. The multiplication is done on 64-bit halves with constants made at load time from P itself
- * (see `crc_make`), and what is left in the end, at most 64 bytes, goes through a plain implementation with a zero register.
+ * Folding: a lane of 128 bits that stands D bits before another may be multiplied by x^D mod P and added to it without
+ * a change of the remainder. The multiplication is done on 64-bit halves with constants made at load time from P itself
+ * (see `crc_make`). The bytes that are left in the end, at most 64, go through a plain implementation with a zero
+ * register.
  */
 
 #ifndef KBROKER_CRC_H
@@ -42,7 +43,7 @@ typedef uint32_t (*crc_function_t)(uint32_t raw, const uint8_t *data, size_t siz
 
 typedef struct {
     uint32_t table[8][256];
-    uint64_t fold_128[2], fold_512[2], fold_2048[2];   /* multipliers of the low and the high half of a lane, by distance in bits */
+    uint64_t fold_128[2], fold_512[2], fold_2048[2];   /* multipliers of the halves of a lane, by distance in bits */
 } crc_constants_t;
 
 static crc_constants_t crc32c_constants;
@@ -67,8 +68,13 @@ crc_sliced(const crc_constants_t *c, uint32_t raw, const uint8_t *p, size_t size
     return raw;
 }
 
-static uint32_t crc32c_portable(uint32_t raw, const uint8_t *p, size_t size) { return crc_sliced(&crc32c_constants, raw, p, size); }
-static uint32_t crc32_portable(uint32_t raw, const uint8_t *p, size_t size) { return crc_sliced(&crc32_constants, raw, p, size); }
+static uint32_t crc32c_portable(uint32_t raw, const uint8_t *p, size_t size) {
+    return crc_sliced(&crc32c_constants, raw, p, size);
+}
+
+static uint32_t crc32_portable(uint32_t raw, const uint8_t *p, size_t size) {
+    return crc_sliced(&crc32_constants, raw, p, size);
+}
 
 /* --- x86-64 --------------------------------------------------------------------------------------- */
 #ifdef CRC_X86
@@ -109,7 +115,8 @@ TARGET_PCLMUL static inline __m128i crc_fold(__m128i lane, __m128i multipliers, 
 /* Needs size >= 64. */
 TARGET_PCLMUL static inline __attribute__((always_inline)) uint32_t
 crc_folded(const crc_constants_t *c, crc_function_t rest, uint32_t raw, const uint8_t *p, size_t size) {
-    const __m128i far = _mm_loadu_si128((const __m128i *)c->fold_512), near = _mm_loadu_si128((const __m128i *)c->fold_128);
+    const __m128i far = _mm_loadu_si128((const __m128i *)c->fold_512);
+    const __m128i near = _mm_loadu_si128((const __m128i *)c->fold_128);
     __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128((int)raw));
     __m128i b = _mm_loadu_si128((const __m128i *)(p + 16));
     __m128i d = _mm_loadu_si128((const __m128i *)(p + 32));
@@ -170,11 +177,13 @@ crc_folded_wide(const crc_constants_t *c, crc_function_t rest, uint32_t raw, con
 enum { CRC_WIDE_FROM = 8192 };
 
 TARGET_VPCLMUL static uint32_t crc32c_vpclmul(uint32_t raw, const uint8_t *p, size_t size) {
-    return size < CRC_WIDE_FROM ? crc32c_pclmul(raw, p, size) : crc_folded_wide(&crc32c_constants, crc32c_hardware, raw, p, size);
+    return size < CRC_WIDE_FROM ? crc32c_pclmul(raw, p, size)
+                                : crc_folded_wide(&crc32c_constants, crc32c_hardware, raw, p, size);
 }
 
 TARGET_VPCLMUL static uint32_t crc32_vpclmul(uint32_t raw, const uint8_t *p, size_t size) {
-    return size < CRC_WIDE_FROM ? crc32_pclmul(raw, p, size) : crc_folded_wide(&crc32_constants, crc32_portable, raw, p, size);
+    return size < CRC_WIDE_FROM ? crc32_pclmul(raw, p, size)
+                                : crc_folded_wide(&crc32_constants, crc32_portable, raw, p, size);
 }
 #endif
 
@@ -232,7 +241,8 @@ static void crc_make(crc_constants_t *c, uint32_t polynomial) {
     }
 }
 
-/* 0, or -1 when this machine lacks `implementation` for that checksum. Not safe while another thread computes a checksum. */
+/* Returns 0, or -1 when this machine lacks `implementation` for that checksum. Not safe while another thread computes a
+   checksum. */
 static int crc32c_choose(int implementation) {
     if (!crc32c_functions[implementation])
         return -1;

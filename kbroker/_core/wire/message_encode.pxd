@@ -1,4 +1,4 @@
-"""Encoding messages into bytes."""
+"""Encodes messages into bytes."""
 
 from kbroker._core.wire.cursor cimport writer_t
 
@@ -6,8 +6,8 @@ from kbroker._core.wire.cursor cimport writer_t
 # value, and TypeError if a value is not of its field's type.
 cdef bytes encode_message(object message, int version)
 
-# As encode_message, but appends the body to `w`. Raises AnswerTooLarge as soon as the body has more than `limit` bytes,
-# without encoding the rest. After any error, the beginning of the body is left in `w`.
+# Does what encode_message does, but appends the body to `w`. Raises AnswerTooLarge as soon as the body has more than
+# `limit` bytes, without encoding the rest. After any error, the beginning of the body is left in `w`.
 cdef int encode_into(writer_t *w, object message, int version, size_t limit) except -1
 
 cdef class LazyArray:

@@ -97,7 +97,7 @@ cdef class LazyArray:
 
 
 cdef int wrong(plan_t *plan, field_t *field, PyObject *value) except -1:
-    """Raise the error of a value that cannot be encoded. The fault is ours, not the peer's."""
+    """Raise the exception for a value that cannot be encoded: our own mistake, not the peer's."""
     where = f"{<str>plan.layout.name}.{<str>field.name}"
     if value == NULL:
         raise TypeError(f"{where} is not set")
@@ -170,7 +170,7 @@ cdef int encode_tagged(plan_t *plan, PyObject *message, writer_t *w, size_t end)
 
 
 cdef void rotate_behind(uint8_t *data, size_t size, size_t tail) noexcept nogil:
-    """Move the `tail` bytes behind the first `size` bytes to their front; `tail` is 5 at most."""
+    """Swap the first `size` bytes with the `tail` bytes behind them; `tail` is 5 at most."""
     cdef uint8_t[8] kept
     memcpy(kept, data + size, tail)
     memmove(data + tail, data, size)

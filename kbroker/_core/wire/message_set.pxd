@@ -41,14 +41,14 @@ ctypedef struct set_info_t:
 # hold more; only the header is read.
 cdef int message_header(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
-# As message_header, and checks the CRC.
+# Checks what message_header does, and the CRC.
 cdef int message_verify(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
-# As message_verify, checks that the format has the codec, and finds key and value.
+# Checks what message_verify does, and that the format has the codec. Finds key and value.
 cdef int message_check(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
-# As message_check, for a message that was checked before: CRC and codec are not checked again. Lengths and sizes are,
-# as the memory may have changed since; nothing outside of the `size` bytes is pointed at.
+# Reads a message that message_check has checked before: CRC and codec are not checked again. Lengths and sizes are,
+# because the memory may have changed since; nothing outside of the `size` bytes is pointed at.
 cdef int message_read(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
 
 # Checks a whole set: every message is checked, all have the same magic, and no bytes are left over. With a `wrapper`,

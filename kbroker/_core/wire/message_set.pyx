@@ -215,7 +215,7 @@ cdef class MessageSetBuilder:
 
     @property
     def size(self):
-        """Bytes of the messages that were added so far."""
+        """The size in bytes of the messages that were added so far."""
         return self.out.size
 
     cdef int put(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,

@@ -52,10 +52,11 @@ ctypedef struct batch_info_t:
 # the batch.
 cdef int batch_header(const uint8_t *data, int64_t size, batch_info_t *info) noexcept nogil
 
-# As batch_header, and checks the CRC. For recovery, and for batches that a leader sent.
+# Checks what batch_header does, and the CRC. For recovery, and for batches that a leader sent.
 cdef int batch_verify(const uint8_t *data, int64_t size, batch_info_t *info) noexcept nogil
 
-# As batch_verify, and refuses everything that a client may not put into a header. For Produce, before batch_walk.
+# Checks what batch_verify does, and that the header has nothing that a client may not put there. For Produce, before
+# batch_walk.
 cdef int batch_check(const uint8_t *data, int64_t size, batch_info_t *info) noexcept nogil
 
 # Checks the bytes behind a produced batch. As in Kafka, part of another batch is no error (and is not kept); a whole

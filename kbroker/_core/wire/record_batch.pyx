@@ -357,7 +357,7 @@ def verify(buffer, int64_t position=0):
 
 
 def check(buffer, int64_t position=0):
-    """As `verify`, and raises InvalidBatch also if the header has something that a client may not write."""
+    """Do what `verify` does, and raise InvalidBatch also if the header has something that a client may not write."""
     return look(batch_check, buffer, position)
 
 
@@ -398,7 +398,7 @@ def walk(records, BatchInfo info not None, bint key_required=False):
 
 
 def check_timestamps(BatchInfo info not None, bint log_append_time, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms):
-    """After `walk`: raises InvalidBatch if the timestamps of the records are not within the topic's bounds."""
+    """Raise InvalidBatch if timestamps of the records, which `walk` has found, are not within the topic's bounds."""
     cdef int finding = batch_check_timestamps(&info.info, log_append_time, now_ms, before_max_ms, after_max_ms)
     if finding != BATCH_OK:
         raise InvalidBatch(finding, info.position)

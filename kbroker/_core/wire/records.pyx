@@ -144,7 +144,7 @@ cdef class RecordsBuilder:
 
     @property
     def size(self):
-        """Bytes of the records that were added so far, without a batch header."""
+        """The size in bytes of the records that were added so far, without a batch header."""
         return self.out.size
 
     def append(self, int64_t timestamp, key, value, headers=(), offset_delta=None):

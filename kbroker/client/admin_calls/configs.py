@@ -82,9 +82,10 @@ async def alter(cluster: Cluster, kind: int, name: str, changes: list[Operation]
 
 
 async def _connection(cluster: Cluster, kind: int, name: str) -> Connection:
-    """Return a connection to a broker that knows the settings: for a broker's it is that broker, else any one.
+    """Return a connection to a broker that knows the settings of a resource.
 
-    Any broker also knows the settings of all brokers together (`name` "").
+    A broker's settings are known to that broker, all others to any broker, and so are those of all brokers together
+    (`name` "").
     """
     return await (cluster.connection(int(name)) if kind == BROKER and name else cluster.any_connection())
 

@@ -86,7 +86,10 @@ def _creatable(topic: NewTopic) -> M.CreateTopicsRequest.CreatableTopic:
 
 
 async def _seen(cluster: Cluster, wanted: Collection[str]) -> None:
-    """Wait until a broker's metadata have the topics: the broker that has created them may be ahead of the others."""
+    """Wait until some broker's metadata have the topics.
+
+    The broker that has created them may be ahead of the others.
+    """
     backoff = Backoff(0.01, 0.2)
     try:
         async with asyncio.timeout(SEEN_WITHIN_S):
@@ -150,5 +153,5 @@ def given_ms(cluster: Cluster) -> int:
 
 
 def waited_ms(cluster: Cluster) -> int:
-    """Return how long the answer to such a request is waited for, in milliseconds."""
+    """Return how long the client waits for the answer to a request with a time (`given_ms`), in milliseconds."""
     return given_ms(cluster) + ANSWER_LATER_MS

@@ -43,8 +43,9 @@ class TopicNotKnown(UsageError):
 
 
 class _Impatient(Producer):
-    """A Producer whose calls never wait. AsyncProducer calls it again once there is room, and itself calls handlers
-    and encoders before.
+    """A Producer whose calls never wait, for AsyncProducer.
+
+    AsyncProducer repeats a call once there is room, and calls handlers and encoders itself before.
     """
 
     def __init__(self, config: Mapping[str, Any] | None, /, **keywords: Unpack[ProducerOptions]):
@@ -229,7 +230,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
     @contextlib.contextmanager
     def _telling(self, record: QueuedRecord) -> Iterator[None]:
-        """Tell the handlers at the end of the block whether it has put the record into the queue: no exception."""
+        """A context manager that tells the handlers whether its block has put the record into the queue.
+
+        The block has, if it raises no exception.
+        """
         try:
             yield
         except BaseException:
@@ -245,9 +249,10 @@ class AsyncProducer(TransactionOperations, Awaiting):
         return lambda: self._producer.send(record.topic, value, key, headers, record.partition, record.timestamp)
 
     async def _patiently(self, topic: str, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns, calling it again when the topic is known, has grown, or when there is room.
+        """Call `attempt` until it succeeds, and return its result.
 
-        Raises QueueFull when there is no room within `_room_s`; an attempt that takes some records starts that anew.
+        It is called again when the topic is known, when it has grown, and when there is room. Raises QueueFull when
+        there is no room within `_room_s`; an attempt that takes some records starts that anew.
         """
         has_asked = False
         loop = asyncio.get_running_loop()
@@ -362,7 +367,10 @@ def _kept(headers: Headers) -> Headers:
 
 
 class _Partly(QueueFull):
-    """Raised when only some records of `send_many` had room. `got_on`: this attempt has put some into the queue."""
+    """Raised when only some records of a `send_many` had room.
+
+    `got_on`: this attempt has put some into the queue.
+    """
 
     def __init__(self, message: str, got_on: bool):
         super().__init__(message)

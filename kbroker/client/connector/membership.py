@@ -49,7 +49,7 @@ class ConsumerRebalanceFailed(ClientError):
 
 
 class Member:
-    """The part of one connector in its group.
+    """One connector as a member of its group.
 
     `assign` is called with all partitions to read from now on, and their offsets; -1: the position that the partition
     has, or else where auto.offset.reset says.
@@ -187,7 +187,7 @@ class Member:
                 self._wait(self._options.seconds("rebalance.backoff.ms"))
 
     def _wait(self, seconds: float) -> bool:
-        """Wait. Returns True, and earlier, when the member is to stop."""
+        """Wait, but return at once, with True, when the member is to stop."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_stopped, seconds)
 
@@ -199,7 +199,10 @@ class Member:
             self._storage.commit(self._feed.positions() | self._going)
 
     def _commit_if_due(self) -> None:
-        """Commit if auto.commit.interval.ms is over. Also called between attempts, of which there may be no end."""
+        """Commit if auto.commit.interval.ms is over.
+
+        Also called between attempts to rebalance, which may go on for ever.
+        """
         if self._options["auto.commit.enable"] and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._options.seconds("auto.commit.interval.ms")
             try:
@@ -272,7 +275,7 @@ class Member:
         log.info("%s has %d partitions, %d of them new", self._registry.consumer_id, len(self._owned), len(new))
 
     def _decide(self) -> Assignment | None:
-        """Return who gets what now, and watch all nodes that this depends on.
+        """Return what this member and the others get now, and watch all nodes that this depends on.
 
         Returns None when this member is no longer registered.
         """
@@ -292,7 +295,7 @@ class Member:
         )
 
     def _begin(self, new: Assignment, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read the partitions that were claimed. Call it while the feed is held."""
+        """Begin to read the partitions that were claimed. Call it while the feed is held."""
         assert self._stream_of is not None
         routes = {}
         for partition, owner in new.items():
@@ -360,9 +363,10 @@ def shares_of(
     *,
     exclude_internal: bool,
 ) -> Assignment:
-    """Return who gets what by the strategy, as far as member `consumer_id` is concerned.
+    """Return which thread of the group gets which partition, by the strategy.
 
-    Raises Disagreement when the subscriptions do not fit the strategy.
+    With `range`, only topics that member `consumer_id` reads are assigned. Raises Disagreement when the subscriptions
+    do not fit the strategy.
     """
     threads: dict[str, list[str]] = {}
     for member, subscription in members.items():

@@ -35,7 +35,7 @@ def _timeout(given: Any) -> int:
 
 
 def _also(name: str, *aliases: str, default: Any = None) -> Option:
-    """Return an option of the consumer with more aliases, and perhaps another default."""
+    """Return an option of the consumer with further names and, if it is given, another default."""
     option = CONSUMER[name]
     return replace(option, aliases=(*option.aliases, *aliases), default=option.default if default is None else default)
 

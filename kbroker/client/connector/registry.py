@@ -226,7 +226,8 @@ class GroupRegistry:
     def _do(self, operations: list[Operation], may_fail: type[StoreError]) -> None:
         """Do the operations in as few transactions as possible.
 
-        If a transaction fails with `may_fail`, its operations are done one by one, and those that fail so are skipped.
+        If a transaction fails with an error in `may_fail`, its operations are done one by one, and those that fail with
+        such an error are skipped.
         """
         for parcel in parcels(operations):
             try:

@@ -103,7 +103,7 @@ class MessageStream:
             self._reading, self._partition, self._begun = iter(records), waiting.partition, waiting
 
     def _has(self, partition: TopicPartition, brought: Records) -> bool:
-        """Return whether the chunk of `partition` from `brought` was put here already.
+        """Return whether a chunk of `partition` that the poll result `brought` has is in this stream already.
 
         The caller holds the feed's lock.
         """
@@ -239,7 +239,7 @@ class Feed:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep every stream from polling for the length of the block, so that what is read may be changed."""
+        """A context manager: no stream polls during its block, so that the block may change what is read."""
         with self._lock:
             self._wanted += 1
             while self._is_taken:

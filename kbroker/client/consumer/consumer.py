@@ -312,7 +312,10 @@ class ConsumerOperations:
         return await self._fetching.offsets(asked)
 
     def _to_poll(self, timeout: float, max_records: int | None) -> tuple[float, int]:
-        """Check that a poll is possible here and now; return its timeout in seconds and its largest record count."""
+        """Check that this thread may poll now.
+
+        Return the poll's timeout in seconds and the most records that it returns.
+        """
         self._thread.check()
         if self._thread.is_own_thread:
             raise UsageError("poll on the client's own thread")
@@ -540,7 +543,10 @@ def arrow_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def numpy_names(columns: Iterable[str] | None, dtypes: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Check the arguments of `poll_numpy` likewise. Raises ValueError for an unknown column or a wrong dtype."""
+    """Check the arguments of `poll_numpy` before there are records that an exception could lose.
+
+    Raises ValueError for an unknown column or a wrong dtype.
+    """
     names = None if columns is None else tuple(columns)
     Records().numpy(names, dtypes=dtypes)
     return names

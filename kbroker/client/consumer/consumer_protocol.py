@@ -77,7 +77,7 @@ class ConsumerMembership(Membership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether this is a member: the response to any heartbeat may bring another epoch."""
+        """Whether this is a member of the group. Any heartbeat's response may bring it another epoch."""
         return self._identity.generation_id > JOINING
 
     def has(self, partitions: Collection[TopicPartition]) -> bool:
@@ -163,7 +163,7 @@ class ConsumerMembership(Membership):
         self._displace()
 
     def _displace(self) -> None:
-        """Note that this is no member any more. It does not join again before `_begin_anew`."""
+        """Note that this is not a member any more. It does not join again before `_begin_anew`."""
         self._identity = replace(self._identity, generation_id=-1, member_id="")
         self._life += 1
         self._may_join.clear()
@@ -193,7 +193,7 @@ class ConsumerMembership(Membership):
                     await self._news.wait()
 
     def _failed(self, error: ClientError, *, is_current: bool) -> None:
-        """Act on the error of a heartbeat. `is_current`: its subscription is still the current one."""
+        """Act on the error of a heartbeat. `is_current`: the heartbeat was about the present subscription."""
         self._told = {}
         if error.code in EXPELLED:
             self._lose_place(error.code)
@@ -291,7 +291,7 @@ class ConsumerMembership(Membership):
     # --- what it has ----------------------------------------------------------------------------------------
 
     async def _tend(self) -> None:
-        """Bring the holdings to what is assigned, whenever something has changed."""
+        """Change the partitions that are held to those that are assigned, whenever something has changed."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -305,7 +305,7 @@ class ConsumerMembership(Membership):
                 self._look_again()
 
     async def _begin_anew(self) -> None:
-        """Let lost partitions go, have a poll raise the refusal that they were lost by, then allow joining again."""
+        """Let lost partitions go, have a poll raise the error that they were lost by, then allow joining again."""
         if self._overdue:
             await self.place.steps.post(lambda: None)
             self._overdue = False

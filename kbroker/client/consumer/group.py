@@ -93,7 +93,7 @@ class Group:
 
     @property
     def metadata(self) -> ConsumerGroupMetadata:
-        """The identity under which the records of polls were handed out. For any thread.
+        """The identity that this member had when polls handed out the records. For any thread.
 
         A member that has lost its place still has its last identity, and its offsets are refused: with generation -1
         brokers would take it for a client that is in no group, and accept them.
@@ -247,7 +247,7 @@ class Group:
         await self._commit_last(wanted, min(self._options.seconds("default.api.timeout.ms"), longest_s))
 
     async def _commit_last(self, wanted: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit before partitions are given up. A failure is logged: the records are read again by the next member."""
+        """Commit before partitions are given up. A failure is logged; the next member then reads the records again."""
         try:
             await self.commit(wanted, timeout_s=timeout_s)
         except ClientError as error:

@@ -90,7 +90,10 @@ class Holdings:
         await self._let_go(going)
 
     def note_loss(self) -> None:
-        """Note that all partitions are lost. No more of their records are handed out; `lose` then lets them go."""
+        """Note that all partitions are lost: none of their records are handed out any more.
+
+        `lose` then lets them go.
+        """
         self.are_lost = True
         self._hold(self.partitions)
 

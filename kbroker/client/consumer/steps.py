@@ -53,7 +53,7 @@ class Steps:
         return step.done
 
     def post_error(self, error: Exception) -> asyncio.Future[None]:
-        """Have the next poll raise `error`; the returned future is done then. `drive` drops the error."""
+        """Have the next poll raise `error`; the returned future is done then. `drive` ignores the error."""
 
         def throw() -> None:
             raise error

@@ -96,7 +96,7 @@ def _kept(line: list[Member], topics: Topics) -> Shares:
 
 
 class _Same:
-    """Gives partitions to members that all want the same topics.
+    """Shares partitions among members that all want the same topics.
 
     Each member gets a quota of partitions, and as many members as necessary get one more.
     """

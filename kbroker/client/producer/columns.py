@@ -46,7 +46,7 @@ def queued_records(
 
 
 def is_column(given: Any) -> bool:
-    """Return whether this is an Arrow array, chunked or not."""
+    """Return whether the argument is an Arrow array, chunked or not."""
     return hasattr(given, "null_count")
 
 

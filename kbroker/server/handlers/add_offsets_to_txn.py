@@ -27,7 +27,7 @@ FENCED_FROM = 2
 
 
 def handle(services: Services, request: Request, message: M.AddOffsetsToTxnRequest) -> None:
-    """Answers when the transaction log says that the partition of the group's offsets is in the transaction."""
+    """Answer the request once the transaction log has the partition of the group's offsets in the transaction."""
 
     def added(error: ErrorCode) -> None:
         error = for_version(error, request.api_version, FENCED_FROM)

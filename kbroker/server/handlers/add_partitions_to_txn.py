@@ -39,7 +39,7 @@ _Transaction = M.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 def handle(
     services: Services, request: Request, message: M.AddPartitionsToTxnRequest
 ) -> M.AddPartitionsToTxnResponse | None:
-    """Answers when the partitions are in the transaction log: until then nothing may be written to them."""
+    """Answer the request once the partitions are in the transaction log: until then nothing may be written to them."""
     if request.api_version >= SEVERAL_FROM:
         return _several(services, request, message)
     partitions = _partitions(message.v3_and_below_topics)

@@ -19,7 +19,7 @@ class ReachableBroker(NamedTuple):
 
 
 def reachable_brokers(services: Services, image: MetadataImage, connection: Connection) -> tuple[ReachableBroker, ...]:
-    """The brokers that have a listener of the connection's name, in the order of their ids.
+    """Return the brokers that have a listener of the connection's name, in the order of their ids.
 
     This broker is always among them, with its advertised endpoint or else the one that the client connected to.
     """

@@ -29,7 +29,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def handle(
     services: Services, request: Request, message: M.ConsumerGroupDescribeRequest
 ) -> M.ConsumerGroupDescribeResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
     describe = services.groups.consumers.describe if services.groups.options.consumer_enabled else _refused
     once = each_once(message.group_ids)

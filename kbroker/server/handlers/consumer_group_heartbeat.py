@@ -34,7 +34,7 @@ MEMBER_MAKES_ID_FROM = 1
 def handle(
     services: Services, request: Request, message: M.ConsumerGroupHeartbeatRequest
 ) -> M.ConsumerGroupHeartbeatResponse | None:
-    """Answers when the changes are in the log, or at once if nothing changes."""
+    """Answer the request once the changes are in the log, or at once if nothing changes."""
     if not services.groups.options.consumer_enabled:
         return _response(BeatAnswer(ErrorCode.UNSUPPORTED_VERSION))
     try:

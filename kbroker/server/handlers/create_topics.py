@@ -54,7 +54,7 @@ def handle(services: Services, request: Request, message: M.CreateTopicsRequest)
 
 
 def _described(topic: Topic) -> str:
-    """Partition count and own configs, for the log."""
+    """Return a topic's partition count and own configs as text for the broker's log."""
     configs = "".join(f", {name}={quoted(value)}" for name, value in topic.configs.items())
     return f"partitions: {len(topic.partitions)}{configs}"
 

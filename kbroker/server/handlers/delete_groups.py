@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.DeleteGroupsRequest) -> M.DeleteGroupsResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     results = [
         M.DeleteGroupsResponse.DeletableGroupResult(
             group_id=group_id, error_code=services.groups.delete_group(group_id)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
     once = each_once(message.groups)
     groups = (_describe(services.groups, group_id, operations) for group_id in once)

@@ -30,7 +30,10 @@ Described = M.DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 def handle(services: Services, request: Request, message: M.DescribeLogDirsRequest) -> M.DescribeLogDirsResponse:
-    """May block: reads the file sizes of logs that are not open. A partition named twice is answered once."""
+    """Answer the request; a partition named twice is answered once.
+
+    May block: it reads the file sizes of logs that are not open.
+    """
     in_directory: dict[str, list[Log]] = defaultdict(list)
     for log in _wanted(services, message):
         in_directory[log.directory.path].append(log)

@@ -24,7 +24,7 @@ _Response = M.DescribeProducersResponse
 
 
 def handle(services: Services, request: Request, message: M.DescribeProducersRequest) -> M.DescribeProducersResponse:
-    """Answers at once, unless a log has to be opened first."""
+    """Answer the request at once, unless a log has to be opened first."""
     once: dict[str, dict[bytes, int]] = {}
     for topic in message.topics:
         once.setdefault(topic.name, {}).update((number_key(each), each) for each in topic.partition_indexes)

@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_NODES = 2
 
 
 def handle(services: Services, request: Request, message: M.DescribeQuorumRequest) -> M.DescribeQuorumResponse:
-    """Answers at once. A partition named twice is answered once."""
+    """Answer the request at once. A partition named twice is answered once."""
     asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
     if asked == [(METADATA_LOG_TOPIC, 0)]:
         return _described(services, request)

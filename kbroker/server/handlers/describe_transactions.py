@@ -24,7 +24,7 @@ _Response = M.DescribeTransactionsResponse
 def handle(
     services: Services, request: Request, message: M.DescribeTransactionsRequest
 ) -> M.DescribeTransactionsResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     once = each_once(message.transactional_ids)
     states = (_describe(services.transactions, transactional_id) for transactional_id in once)
     return _Response(transaction_states=lazily(len(once), states))

@@ -40,7 +40,10 @@ def blocks(services: Services, request: Request, message: M.EndTxnRequest) -> bo
 
 
 def handle(services: Services, request: Request, message: M.EndTxnRequest) -> None:
-    """Answers when the transaction log says how the transaction ends, and the markers that need no wait are written."""
+    """Answer the request once it is certain how the transaction ends.
+
+    That is when the transaction log says so; markers whose writing need not wait are written before.
+    """
 
     asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
     if request.api_version >= BUMPED_FROM:

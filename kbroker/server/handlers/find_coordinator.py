@@ -55,7 +55,7 @@ def blocks(services: Services, request: Request, message: M.FindCoordinatorReque
 
 
 def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
-    """May block: the first group creates a topic."""
+    """Answer the request. May block: the first group creates a topic."""
     if request.api_version < SEVERAL_FROM:
         found = _find(services, request, message.key_type, message.key)
         return M.FindCoordinatorResponse(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.HeartbeatRequest) -> M.HeartbeatResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     error = services.groups.heartbeat(
         message.group_id, message.generation_id, message.member_id, message.group_instance_id
     )

@@ -24,9 +24,9 @@ FENCED_FROM = 4
 
 
 def handle(services: Services, request: Request, message: M.InitProducerIdRequest) -> M.InitProducerIdResponse | None:
-    """May block: producer ids come from the coordination store.
+    """Answer the request. May block: producer ids come from the coordination store.
 
-    A transactional producer is answered when its epoch is in the transaction log.
+    A transactional producer is answered once its epoch is in the transaction log.
     """
     if (message.producer_id == NO_PRODUCER_ID) != (message.producer_epoch == NO_PRODUCER_EPOCH):
         return _response(InitializedProducer(ErrorCode.INVALID_REQUEST))

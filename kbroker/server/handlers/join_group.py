@@ -36,7 +36,7 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 def handle(services: Services, request: Request, message: M.JoinGroupRequest) -> None:
-    """Answers when the generation begins, or at once with an error."""
+    """Answer the request once the generation begins, or at once with an error."""
     version = request.api_version
     session_timeout_ms = message.session_timeout_ms
     joining = Joining(

@@ -9,7 +9,7 @@ from kbroker.storage.log import Log
 
 
 def leader_log(services: Services, topic: str, partition_id: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-    """The log of a partition that this broker leads.
+    """Return the log of a partition that this broker leads.
 
     Raises ProtocolError if this broker does not have it, if its directory is offline, or if `current_leader_epoch` is
     not the log's: then the client has older or newer metadata than this broker (KIP-320).

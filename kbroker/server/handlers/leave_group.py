@@ -26,7 +26,7 @@ SEVERAL_FROM = 3
 
 
 def handle(services: Services, request: Request, message: M.LeaveGroupRequest) -> M.LeaveGroupResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     if request.api_version < SEVERAL_FROM:
         error, errors = services.groups.leave(message.group_id, [Leaving(message.member_id)])
         return M.LeaveGroupResponse(error_code=error or errors[0])

@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_TYPES = 1
 def handle(
     services: Services, request: Request, message: M.ListConfigResourcesRequest
 ) -> M.ListConfigResourcesResponse:
-    """Answers with the resources of each type; a type named twice is listed once."""
+    """Answer the request with the resources of each type; a type named twice is listed once."""
     names = _names_of(services.cluster.image)
     wanted: Collection[int] = ()
     if request.api_version >= FIRST_VERSION_WITH_TYPES:

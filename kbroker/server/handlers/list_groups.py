@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.ListGroupsRequest) -> M.ListGroupsResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     error, listed = services.groups.list_groups(message.states_filter, message.types_filter)
     groups = [
         M.ListGroupsResponse.ListedGroup(

@@ -98,7 +98,7 @@ def _refused(part: Asked, error: ErrorCode) -> Found:
 
 
 def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
-    """The end of what the client may see: for a consumer what it can read, for others the log end offset.
+    """Return the end of what the client may see: for a consumer what it can read, for others the log end offset.
 
     Raises ProtocolError for an isolation level that does not exist.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.ListTransactionsRequest) -> M.ListTransactionsResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     error, listed, unknown = services.transactions.list_transactions(
         message.producer_id_filters, message.state_filters, message.duration_filter
     )

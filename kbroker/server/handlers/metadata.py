@@ -157,7 +157,10 @@ def _by_name(image: MetadataImage, name: str, message: M.MetadataRequest) -> Top
 
 
 def _part(topic: Topic, message: M.MetadataRequest) -> TopicPart:
-    """The topic's part of a response. It is made once and kept with the topic: it is the same in every version."""
+    """Return the topic's part of a response.
+
+    It is made once and kept with the topic, as it is the same in every version.
+    """
     with_operations = bool(message.include_topic_authorized_operations)
     key = "metadata with operations" if with_operations else "metadata"
     part: TopicPart | None = topic.prepared.get(key)

@@ -40,7 +40,7 @@ def blocks(services: Services, request: Request, message: M.OffsetCommitRequest)
 
 
 def handle(services: Services, request: Request, message: M.OffsetCommitRequest) -> M.OffsetCommitResponse | None:
-    """Answers when the offsets are stored, or at once if none of the partitions exists."""
+    """Answer the request once the offsets are stored, or at once if none of the partitions exists."""
     if request.api_version == 0:
         return _commit_to_store(services, message, request.connection.peer_host)
     now_ms = services.clock.wall_ms()
@@ -83,7 +83,10 @@ def handle(services: Services, request: Request, message: M.OffsetCommitRequest)
 
 
 def _commit_to_store(services: Services, message: M.OffsetCommitRequest, client_host: str) -> M.OffsetCommitResponse:
-    """Commit of version 0: no coordinator, members or generations. A partition named twice gets its last offset."""
+    """Commit as in version 0, which has no coordinator, members or generations.
+
+    A partition named twice gets its last offset.
+    """
     image = services.cluster.image
     longest = services.config["offset.metadata.max.bytes"]
     offsets: dict[TopicPartition, int] = {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def handle(services: Services, request: Request, message: M.OffsetDeleteRequest) -> M.OffsetDeleteResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     image = services.cluster.image
     unknown: list[TopicPartition] = []
     known: dict[TopicPartition, None] = {}

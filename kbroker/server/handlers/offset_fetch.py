@@ -41,7 +41,7 @@ def blocks(services: Services, request: Request, message: M.OffsetFetchRequest) 
 
 
 def handle(services: Services, request: Request, message: M.OffsetFetchRequest) -> M.OffsetFetchResponse:
-    """Answers at once."""
+    """Answer the request at once."""
     version = request.api_version
     if version >= SEVERAL_GROUPS_FROM:
         asked = list(_once(message.groups))

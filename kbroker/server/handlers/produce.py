@@ -44,12 +44,12 @@ PRODUCE_ERRORS = {
 
 
 def blocks(services: Services, request: Request, message: None) -> bool:
-    """Whether the request needs more than to ask the coordinator of its transaction and to append."""
+    """Whether the request has to do more than ask the coordinator of its transaction and append, and so may block."""
     return not request.only_verifies
 
 
 def handle(services: Services, request: Request, message: None) -> None:
-    """Answers when the batches are appended and, with acks, as durable as the flush policy asks for.
+    """Answer the request once the batches are appended and, with acks, as durable as the flush policy asks for.
 
     As in Kafka, a coordinator's error that clients of this version do not retry is answered with a code that they do.
     """

@@ -27,7 +27,7 @@ PROTOCOL_REQUIRED_FROM = 5
 
 
 def handle(services: Services, request: Request, message: M.SyncGroupRequest) -> M.SyncGroupResponse | None:
-    """Answers when the leader's assignment is stored, or at once with an error."""
+    """Answer the request once the leader's assignment is stored, or at once with an error."""
     if request.api_version >= PROTOCOL_REQUIRED_FROM and (
         message.protocol_type is None or message.protocol_name is None
     ):

@@ -24,7 +24,7 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def handle(services: Services, request: Request, message: M.UpdateFeaturesRequest) -> M.UpdateFeaturesResponse:
-    """Answers at once. A feature named twice is answered once, for its last update."""
+    """Answer the request at once. A feature named twice is answered once, for its last update."""
     updates = {each.feature: each for each in message.feature_updates}
     return _Response(error_message="", results=[_judged(each, request.api_version) for each in updates.values()])
 
@@ -47,7 +47,10 @@ def _kind_of(update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> 
 
 
 def _problem(feature: str, level: int, kind: int) -> str | None:
-    """Why the update is refused, in few words since a request may have many updates; None if nothing would change."""
+    """Return why the update is refused; None if nothing would change.
+
+    The text is short, since a request may have many updates.
+    """
     if kind not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
         return f"no upgrade type {kind}"
     if level < 0:

@@ -37,7 +37,7 @@ _numbers = struct.Struct(">qhi?i")
 
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
-    """Answers when all markers are as durable as the flush policy of their partitions asks for."""
+    """Answer the request once all markers are as durable as the flush policy of their partitions asks for."""
     codes: _Codes = {}
     for each in message.markers:
         said = each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result

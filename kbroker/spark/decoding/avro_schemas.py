@@ -40,7 +40,7 @@ class Incompatible(KbrokerError):
 
 
 class NotAvro(KbrokerError):
-    """A schema is of another kind than Avro, or is no schema."""
+    """A schema is of another kind than Avro, or the text is not a schema."""
 
 
 class TooLarge(ValueError):
@@ -63,7 +63,7 @@ class _Parts:
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Schema:
-    """Return the schema in `text`. Raises ValueError when it is no Avro schema.
+    """Return the schema in `text`. Raises ValueError when `text` is not an Avro schema.
 
     `references`: schemas whose names it uses, each behind those whose names it uses itself.
     """
@@ -201,7 +201,7 @@ def _is_decimal(schema: Schema) -> bool:
 
 
 def _decimal(schema: Schema) -> int | None:
-    """Return the precision of a decimal, None if it is none. Raises ValueError when Spark has no such decimal."""
+    """Return the precision of a decimal; None for another type. Raises ValueError when Spark has no such decimal."""
     precision, scale = schema.get("precision"), schema.get("scale")
     if not _is_decimal(schema):
         return None
@@ -251,7 +251,7 @@ def plan_of(writer: Schema, reader: Schema, spec: Spec) -> Step:
 
 
 class _At:
-    """A place in a schema: its path, and how deep it is."""
+    """A place in a schema, with its path and depth."""
 
     def __init__(self, path: str, depth: int, parts: _Parts):
         self.path = path
@@ -259,7 +259,10 @@ class _At:
         self._depth = depth
 
     def inside(self, name: str = "") -> _At:
-        """Return the place of a part. Raises Incompatible when it is too deep, and TooLarge when there are too many."""
+        """Return the place of a part of the schema here.
+
+        Raises Incompatible when the part is too deep, and TooLarge when there are too many parts.
+        """
         self.parts.add()
         if self._depth >= MOST_NESTED:
             raise Incompatible(f"{self.path} contains itself")
@@ -299,7 +302,7 @@ def _plan(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
 
 
 def _factor(writer: Schema, reader: Schema) -> int:
-    """Return the factor that makes microseconds of a written value, 1 if no time is wanted.
+    """Return the factor by which a written time becomes microseconds; 1 if the value is not read as a time.
 
     The unit is the writer's if the value was written as a time, else the reader's.
     """
@@ -310,7 +313,7 @@ def _factor(writer: Schema, reader: Schema) -> int:
 
 
 def _branch(writer: Schema, reader: Schema, column: _Column, at: _At) -> Step:
-    """Return the step for one branch of a written union. If it cannot be read, only values that have it are bad."""
+    """Return the step that reads one branch of a written union. Only values of a branch that cannot be read are bad."""
     try:
         return _plan(writer, reader, column, at.inside())
     except Incompatible:
@@ -380,7 +383,7 @@ def _defaulted(field: dict[str, Any], column: _Column, at: _At) -> Step:
 
 
 def _skipped(writer: Schema, at: _At, around: tuple[Schema, ...] = ()) -> Step:
-    """Return the step that passes by a written value.
+    """Return the step that skips a written value.
 
     `around`: the schemas, also skipped, that contain this one, the innermost first. A schema may contain itself.
     """

@@ -28,7 +28,7 @@ _OF_TYPE: dict[Callable[[pa.DataType], bool], str] = {
 
 
 def spec_of(kind: pa.DataType, name: str = "") -> Spec:
-    """Return the spec of an Arrow type. Raises ValueError when nothing is decoded to such a type."""
+    """Return the spec of an Arrow type, for the compiled decoders. Raises ValueError when they cannot make the type."""
     return _spec(kind, name, name)
 
 

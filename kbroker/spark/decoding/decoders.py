@@ -34,10 +34,10 @@ NOT_UTF8 = REASONS.index("it is not UTF-8")
 
 @dataclass(frozen=True)
 class Decoded:
-    """What was decoded: as many `values` as there were, and which of them are bad.
+    """Decoded values, as many as there were, and which of them are bad.
 
-    `bad_rows` are row numbers (int64), ascending. `_reasons` and `_paths` have a place in REASONS and one in `paths`
-    for each of them.
+    `bad_rows` are row numbers (int64), ascending. For each of them, `_reasons` has a place in REASONS and `_paths` one
+    in `paths`.
     """
 
     values: pa.Array
@@ -71,7 +71,7 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """What decodes one column. Not safe for several threads."""
+    """The interface of decoders, which decode one column each. Not safe for several threads."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
@@ -89,7 +89,10 @@ class StringDecoder:
 
 
 class JsonDecoder:
-    """Decodes JSON texts, one in each value, to an Arrow type. Raises ValueError when nothing is decoded to it."""
+    """Decodes JSON texts, one in each value, to an Arrow type.
+
+    Raises ValueError when JSON cannot be decoded to this type.
+    """
 
     def __init__(self, kind: pa.DataType):
         spec = spec_of(kind)

@@ -35,7 +35,7 @@ class BadRecord(KbrokerError):
 
 
 def settled(options: SparkOptions) -> dict[str, str]:
-    """Return the options that only a registry can answer: Avro schemas that the user has not given.
+    """Return those options that only a registry can answer: Avro schemas that the user has not given.
 
     Raises WrongOption unless `subscribe` and `assign` name exactly one topic, and what SchemaRegistry.latest raises.
     """
@@ -80,7 +80,10 @@ def decoded_schema(options: SparkOptions, plain: StructType) -> StructType | str
 
 
 def check_formats(options: SparkOptions) -> None:
-    """Raise WrongOption when an option that a format needs is missing, or it has no use for one. Asks no registry."""
+    """Raise WrongOption when an option that a format needs is missing, or an option is given that no format uses.
+
+    This asks no registry.
+    """
     for column in COLUMNS:
         form, name = options[f"{column}Format"], f"{column}Schema"
         if options.is_given(name) and form not in ("json", "avro"):
@@ -94,7 +97,7 @@ def check_formats(options: SparkOptions) -> None:
 
 
 def _type(options: SparkOptions, column: str) -> DataType | str:
-    """Return the type of a decoded column, or its DDL if the user gave DDL. Raises WrongOption when it is none."""
+    """Return the type of a decoded column, or the user's DDL. Raises WrongOption when the text is neither."""
     from pyspark.sql.types import StringType
 
     form, text = options[f"{column}Format"], options[f"{column}Schema"]
@@ -117,7 +120,7 @@ def _type(options: SparkOptions, column: str) -> DataType | str:
 
 
 def _of_json(found: Any) -> DataType:
-    """Return the type in Spark's JSON `found`, in which all parts may be null."""
+    """Return the type that Spark's JSON `found` describes, with all parts nullable."""
     from pyspark.sql.types import StructField, StructType
 
     whole = StructType.fromJson(
@@ -128,7 +131,7 @@ def _of_json(found: Any) -> DataType:
 
 
 def _avro_schema(text: str) -> Any:
-    """Return the Avro schema in `text`, which may be a list made by `settled`. Raises ValueError when it is none."""
+    """Return the Avro schema in `text`, which may be a list made by `settled`. Raises ValueError for other texts."""
     from kbroker.spark.decoding.avro_schemas import parsed
 
     try:
@@ -141,7 +144,7 @@ def _avro_schema(text: str) -> Any:
 
 
 def check_types(options: SparkOptions, schema: StructType) -> None:
-    """Raise WrongOption when nothing is decoded to the type of a column. Spark may have made the type from DDL."""
+    """Raise WrongOption when no decoder makes the type of a column. Spark may have made the type from DDL."""
     from kbroker.spark.schema import arrow_schema_of
 
     Decoding(options, arrow_schema_of(schema))
@@ -191,7 +194,7 @@ class Decoding:
 
     @property
     def needed(self) -> frozenset[str]:
-        """The names of the columns that `columns` needs: those with bytes to decode, and offset."""
+        """The names of the columns that `columns` needs: offset, and those with bytes to decode."""
         return frozenset(self._decoders) | {"offset"} | ({"value"} if self._corrupt else set())
 
     def columns(
@@ -228,7 +231,7 @@ def _fail(found: Decoded, column: str, batch: pa.RecordBatch, topic: str, partit
 
 
 def decoder_of(options: SparkOptions, column: str, kind: pa.DataType) -> Decoder:
-    """Return the decoder of a column of the Arrow type `kind`. Raises WrongOption when nothing is decoded to it."""
+    """Return the decoder of a column of the Arrow type `kind`. Raises WrongOption when no decoder makes this type."""
     from kbroker.spark.decoding.decoders import AvroDecoder, JsonDecoder, StringDecoder
 
     form = options[f"{column}Format"]

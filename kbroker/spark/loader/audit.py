@@ -30,7 +30,7 @@ Audited = dict[tuple[str, str, int], int]
 def read_audit(settings: Settings, audit_topic: str, lake_id: str = "", number: int = 0) -> Audited:
     """Return what an audit says: of the lake `lake_id` up to commit `number`, and of all other tiers.
 
-    Raises LoadFailed when the topic does not exist, or is no audit.
+    Raises LoadFailed when the topic does not exist, or is not an audit topic.
     """
     options = {
         **client_options(settings.client, CONSUMER),
@@ -75,7 +75,7 @@ def publish_audit(
 ) -> None:
     """Add the rows of a commit to the audit, less those of the files that it replaces.
 
-    This may be done again. An error of the client is only logged.
+    It does no harm to do this twice for a commit. An error of the client is only logged.
     """
     rows: Counter[tuple[str, int]] = Counter()
     for sign, files in ((1, commit.files), (-1, removed)):

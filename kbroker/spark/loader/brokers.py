@@ -1,4 +1,4 @@
-"""What the brokers have: topics, where their partitions begin and end, and about how large they are."""
+"""Asks the brokers what they have: topics, where their partitions begin and end, and about how large they are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Partitions:
     asked_at_ms: int
 
     def up_to(self, before: Partitions) -> Partitions:
-        """Return the partitions that were there `before`, with the ends of then; empty where all of that is deleted."""
+        """Return those of these partitions that were there `before`, up to where they ended then.
+
+        A partition whose records of then are all deleted is empty in the result.
+        """
         ends = {
             place: max(min(end, before.ends[place]), self.starts[place])
             for place, end in self.ends.items()
@@ -98,7 +101,7 @@ class Brokers:
         return found
 
     def _is_of_loads(self, topic: str) -> bool:
-        """Return whether loads write to a topic. A load of it would always find new records: its own."""
+        """Return whether loads themselves write to a topic. A load of it would always find new records: its own."""
         return topic == self._settings.audit_topic or COMMITS_TOPIC.fullmatch(topic) is not None
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -120,7 +123,7 @@ class Brokers:
         return Partitions(ids, starts, ends, self._whole(ends), asked_at_ms)
 
     def _whole(self, ends: Offsets) -> Offsets:
-        """Return the ends behind which no transaction is open."""
+        """Return the ends of those partitions that have no open transaction behind them."""
         if not self._read_committed or not ends:
             return ends
         found = self._admin.list_offsets(ends, LATEST_TIMESTAMP)
@@ -167,7 +170,7 @@ class Brokers:
         return {name for name, of in found.items() if "compact" in (of["cleanup.policy"].value or "")}
 
     def commit_to(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group, for tools that watch lag. An error of the client is only logged."""
+        """Commit offsets of a group, for tools that watch the lag of loads. An error of the client is only logged."""
         try:
             self._admin.alter_offsets(group, offsets)
         except ClientError as error:

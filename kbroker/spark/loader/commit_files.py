@@ -53,7 +53,7 @@ class FileCommits:
         )
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: there is nothing to close."""
 
 
 def commit_path(number: int) -> str:
@@ -95,7 +95,7 @@ def all_commits(storage: Storage, after: int = 0) -> Iterator[Commit]:
 
 
 def replaced_by(storage: Storage, commit: Commit) -> list[LakeFile]:
-    """Return the files that those of the commit replace."""
+    """Return the files of the lake that the commit's files replace."""
     found: dict[str, LakeFile] = {}
     if commit.removed:
         for before in all_commits(storage):
@@ -113,7 +113,7 @@ def files_now(storage: Storage) -> dict[str, LakeFile]:
 
 
 def change(files: dict[str, LakeFile], commit: Commit) -> None:
-    """Change `files`, by path, from what the lake has before the commit to what it has after it."""
+    """Change `files`, the lake's files by path before a commit, into those after the commit."""
     for path in commit.removed:
         files.pop(path, None)
     files |= {file.path: file for file in commit.files}
@@ -132,7 +132,7 @@ def bundle_path(last: int) -> str:
 
 
 def fold(storage: Storage) -> None:
-    """Once 2 * BUNDLE commits have files of their own, put at least half of them into bundles."""
+    """Put commits into bundles once 2 * BUNDLE of them have files of their own: at least half of them."""
     numbers = commit_numbers(storage)
     if len(numbers) < 2 * BUNDLE:
         return

@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A file of a lake. `staged`: its path before it gets its name. `undated`: rows whose timestamp is no date."""
+    """A file of a lake. `staged`: its path before it gets its name. `undated`: rows whose timestamp is not a date."""
 
     path: str
     staged: str
@@ -58,7 +58,7 @@ class LoadedRange(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicState:
-    """What a lake knows of a topic.
+    """What a lake remembers of a topic.
 
     `generation`: how often a topic of this name was deleted and made again since it was loaded first. `value_format`:
     binary, string, json or avro; empty in old commits, which did not keep it.
@@ -111,7 +111,7 @@ def run_name(number: int, run: str) -> str:
 
 
 def decode_commit(data: bytes, named: str) -> Commit:
-    """Return the commit in `data`. Raises LakeDamaged, with the name `named`, when it is none."""
+    """Return the commit in `data`. Raises LakeDamaged, with the name `named`, when the bytes are not a commit."""
     try:
         found: dict[str, Any] = json.loads(data)
         return Commit(

@@ -27,7 +27,7 @@ Key = tuple[str, int]
 
 
 class Found(NamedTuple):
-    """The rows of an hour: how many, and the sum of (partition + 1) * offset, by which different rows are seen."""
+    """The number of rows of an hour, and a sum by which different rows are noticed: of (partition + 1) * offset."""
 
     rows: int
     checksum: int
@@ -37,7 +37,10 @@ Counts = dict[Key, Found]
 
 
 class RangeCounts(NamedTuple):
-    """What the brokers have in `range`. If `is_gone`, it begins later than asked for: what was before is gone."""
+    """The rows that the brokers have in `range`.
+
+    `is_gone`: the range begins later than it was asked for, because the records before are gone.
+    """
 
     range: OffsetRange
     counts: Counts
@@ -45,9 +48,9 @@ class RangeCounts(NamedTuple):
 
 
 class FileCounts(NamedTuple):
-    """What files have: all rows (`whole`), and those at offsets that the brokers have too (`shared`).
+    """The rows in files: all of them (`whole`), and those at offsets that the brokers have too (`shared`).
 
-    `problems`: what is not as the files' commits say, in words.
+    `problems`: in words, what is not as the files' commits say.
     """
 
     whole: Counts

@@ -1,4 +1,4 @@
-"""Hours, as numbers since 1970, and the rows of each."""
+"""Finds the hours of rows. An hour is a number, counted from 1970."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNDATED = -1
 
 
 def hour_of(timestamp_ms: int) -> int:
-    """Return the hour of a timestamp, or UNDATED if it is no date."""
+    """Return the hour of a timestamp, or UNDATED if the timestamp is not a date."""
     return timestamp_ms // HOUR_MS if 0 <= timestamp_ms <= LAST_MS else UNDATED
 
 

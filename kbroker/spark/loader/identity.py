@@ -42,7 +42,7 @@ def check(storage: Directory | ObjectStore, settings: Settings, cluster_id: str 
 def as_made(storage: Directory | ObjectStore, settings: Settings) -> Settings:
     """Return settings with the hours of the lake, and with its isolation if the lake says it.
 
-    Raises NotALake when there is none, or a later kbroker made it.
+    Raises NotALake when there is no lake, or a later kbroker made it.
     """
     found = _found(storage)
     client = dict(settings.client)

@@ -1,4 +1,4 @@
-"""Where the files of a lake are: a directory, or something that pyarrow's file systems reach.
+"""Reads and writes the files of a lake: in a directory, or where pyarrow's file systems reach.
 
 Paths are relative to the lake, with slashes. Methods raise OSError as the os module does.
 
@@ -44,7 +44,7 @@ WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}  #: type names of pyarrow's file systems
 
 
 class Storage(Protocol):
-    """What a load does with the files of a lake."""
+    """The operations that a load needs on the files of a lake."""
 
     name: str
     held_per_file: int
@@ -302,7 +302,7 @@ def without_backlog(filesystem: pyarrow.fs.FileSystem) -> pyarrow.fs.FileSystem:
 
 
 def storage_of(settings: Settings) -> Directory | ObjectStore:
-    """Return where the lake is. Raises NotALake when `settings.lake` is no place that can be reached."""
+    """Return the Storage of the lake. Raises NotALake when `settings.lake` is not a place that can be reached."""
     if settings.filesystem is not None:
         return ObjectStore(settings.filesystem, settings.lake)
     if "://" not in settings.lake:

@@ -76,7 +76,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Where each partition goes on, the state of its topic, and what is lost, in words."""
+    """The offset at which each partition goes on, the state of its topic, and what is lost, in words."""
 
     starts: Offsets
     topics: dict[str, TopicState]

@@ -50,7 +50,7 @@ def publish(storage: Storage, commit: Commit, between: Callable[[], None] = lamb
 
 
 def is_published(storage: Storage, commit: Commit) -> bool:
-    """Return whether `publish` has come to its end.
+    """Return whether `publish` was finished for a commit.
 
     What a lost attempt of a task still writes into the folder of staged files does not count.
     """

@@ -36,7 +36,7 @@ log = logging.getLogger("kbroker.spark")
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of a run have in common. `folder`: the folder of its staged files."""
+    """The values that all tasks of a run have in common. `folder`: the folder of its staged files."""
 
     settings: Settings
     folder: str

@@ -133,7 +133,7 @@ class TopicCommits:
                 behind *= 8
 
     def _check_decided(self, end: int) -> None:
-        """Raise LakeTaken when there are records behind `end`, where what is decided ends.
+        """Raise LakeTaken when the commit topic has records behind `end`, where the decided transactions end.
 
         They are ours, or those of a loader that has taken over.
         """

@@ -60,7 +60,7 @@ def value_type(settings: Settings, topics: list[str]) -> tuple[Settings, pyarrow
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """Return the formats with the brokers, which SparkOptions requires. No broker is asked."""
+    """Return the formats together with the brokers, which SparkOptions requires. No broker is asked."""
     return {**settings.formats, "kafka.bootstrap.servers": str(settings.client["bootstrap.servers"])}
 
 
@@ -72,7 +72,7 @@ def value_decoder(settings: Settings, kind: pyarrow.DataType | None) -> Decoder 
 def decoded(
     decoder: Decoder | None, batch: pyarrow.RecordBatch
 ) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch | None]:
-    """Return the rows that could be decoded, and the others, or None if there are none.
+    """Return the rows that could be decoded, and the others; None in place of the others if all were decoded.
 
     The others have their bytes, and a column `reason`.
     """

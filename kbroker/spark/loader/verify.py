@@ -74,7 +74,7 @@ GOOD = (SAME, COMPACTED, OPEN)
 
 
 class Lake:
-    """What a lake has as of its `last` commit.
+    """The contents of a lake as of its `last` commit.
 
     `files`: by path. `first`: the first loaded offset of each partition. `complete`: hours that are marked so.
     """

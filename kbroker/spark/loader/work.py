@@ -29,7 +29,7 @@ class WorkUnit(NamedTuple):
 
 
 def target_size(total: int, slots: int, most: int) -> int:
-    """Return how many bytes a task is to read, so that all slots have work and tasks are not tiny nor above `most`."""
+    """Return how many bytes a task is to read: all slots get work, and no task is tiny or above `most` bytes."""
     return min(most, max(LEAST_TASK_BYTES, math.ceil(total / (slots * TASKS_PER_SLOT))))
 
 

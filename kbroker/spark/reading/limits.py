@@ -16,9 +16,10 @@ def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
 
 
 def limited(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """Return where a batch of about `most` records ends. A partition's share is proportional to what waits in it.
+    """Return the offsets at which a batch of about `most` records ends.
 
-    A share below one record counts as one, so that no partition starves: with many partitions the batch is larger.
+    A partition's share is proportional to the number of records that wait in it. A share below one record counts as
+    one, so that no partition starves: with many partitions the batch is larger.
     """
     sizes = waiting(start, latest)
     total = sum(sizes.values())

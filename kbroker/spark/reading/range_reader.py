@@ -45,7 +45,7 @@ def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -
 
 
 def _what_is_there(options: SparkOptions, left: OffsetRange, why: ClientError) -> OffsetRange:
-    """Return what can still be read of `left`, after the error `why`, which may mean that some of it is gone.
+    """Return the part of `left` that can still be read, after the error `why`, which may mean that some of it is gone.
 
     Raises TimedOut if `why` is a timeout and nothing is known to be gone; DataLoss if some of it is gone, unless
     failOnDataLoss=false.

@@ -123,7 +123,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return checkpointed(latest)
 
     def _look(self, begin: Offsets) -> Offsets:
-        """Return where the partitions end; with AvailableNow, where they ended when the query began."""
+        """Return the offsets at which the partitions end.
+
+        With AvailableNow they are the offsets at which the partitions ended when the query began.
+        """
         if self._target is not None:
             return self._target
         latest = self._plan.latest(begin)

@@ -64,7 +64,7 @@ class Attempt(NamedTuple):
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """What an attempt of a task tells the driver."""
+    """The message in which an attempt of a task tells the driver what it has done."""
 
     query_id: str
     task: int

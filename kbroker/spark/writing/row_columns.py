@@ -102,7 +102,7 @@ ALLOWED: dict[str, tuple[DataType, ...]] = {
 
 
 def _is_like(found: DataType, wanted: DataType) -> bool:
-    """Return whether the types are equal, but for what may be null and for the case of fields' names."""
+    """Return whether two types are equal, apart from nullability and the case of fields' names."""
     if isinstance(wanted, ArrayType):
         return isinstance(found, ArrayType) and _is_like(found.elementType, wanted.elementType)
     if isinstance(wanted, StructType):

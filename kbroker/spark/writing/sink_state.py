@@ -88,7 +88,7 @@ def read_block(text: str) -> tuple[int, list[Winner | None]]:
 
 
 def digest(winners: Winners) -> str:
-    """Return a digest by which a decision is told from another one."""
+    """Return a digest of a decision, by which decisions are told apart."""
     return hashlib.sha256("\n".join(block_texts(winners)).encode()).hexdigest()
 
 
@@ -100,10 +100,12 @@ def _text(winner: Winner | None) -> str:
 
 
 class Brought(NamedTuple):
-    """What one task brings to the driver.
+    """What one task reports to the driver.
 
     `winner`: the transaction with its rows; None if it has written none.
+
     `skipped`: it wrote nothing because what was decided before is committed.
+
     `instead_of`: the digest of a decision that is lost, which these rows replace.
     """
 

@@ -38,7 +38,7 @@ def commands_of(address: str) -> Run:
 
 
 def commands_here(address: str) -> Run:
-    """As commands_of, but run commands in this process. For commands that do not read standard input."""
+    """Do what commands_of does, but run commands in this process. For commands that do not read standard input."""
 
     def run(*words: str, code: int = 0) -> Done:
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")

@@ -137,7 +137,7 @@ class History:
         return found
 
     def in_force(self, position: int) -> dict[int, Sent]:
-        """As by_base, without truncated batches: one batch for each base offset."""
+        """Return what by_base does, without truncated batches: one batch for each base offset."""
         return {at.base_offset: at for at in self.sent if at.position < position <= min(at.until, at.cut)}
 
     def truncate(self, position: int, end_offset: int) -> None:

@@ -1,4 +1,4 @@
-/* The wall clock of a process is set by the nanoseconds (an int64) in the file that SET_CLOCK_FILE names; no other is. */
+/* Sets the wall clock of a process, and no other clock: to the nanoseconds (an int64) in the file SET_CLOCK_FILE. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

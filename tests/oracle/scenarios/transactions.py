@@ -355,7 +355,7 @@ def an_end_by_strangers(t: Talk) -> None:
 
 @scenario(END)
 def a_transaction_that_times_out(t: Talk) -> None:
-    """It is aborted, and its producer is fenced."""
+    """A transaction that times out is aborted, and its producer is fenced."""
     topic, txn = t.topic(), Txn(t, timeout_ms=500)
     txn.do_send(topic)
     txn.await_end()

@@ -213,7 +213,7 @@ def test_sighup_takes_the_settings_that_may_change_and_says_what_needs_a_restart
 
 
 def test_a_start_that_waits_for_zookeeper_says_so_at_once_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    """Of the one it waits for, a listener that never answers is left; no wait of the start ends before this test's."""
+    """The ZooKeeper is a listener that never answers; no wait of the start ends before this test's."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for number in (signal.SIGINT, signal.SIGTERM):
             words = ["--data", str(tmp_path / "data"), "--override", "zookeeper.connection.timeout.ms=600000"]

@@ -60,7 +60,7 @@ def zookeeper() -> Iterator[ZooKeeperProcess]:
 
 @pytest.fixture
 def address(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    """Of a chroot that is not there yet."""
+    """The address of a chroot that is not there yet."""
     return f"{zookeeper.address}/{abs(hash(request.node.nodeid))}/chroot"
 
 

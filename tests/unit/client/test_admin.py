@@ -323,7 +323,7 @@ def test_a_broker_that_is_not_there_is_noticed_at_once_when_asked_for() -> None:
 
 
 def test_a_listener_that_closes_at_the_first_request_is_not_asked_again() -> None:
-    """As one does that asks for SASL."""
+    """A listener that asks for SASL closes so."""
 
     def script(peer: Peer) -> None:
         peer.serve_versions()

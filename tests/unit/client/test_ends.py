@@ -106,7 +106,7 @@ USES: list[Callable[[int], Client]] = [use_admin, use_consumer, use_producer, us
 
 
 def threads_left() -> list[str]:
-    """Those of clients, once what is ending has had its time."""
+    """Return the names of clients' threads that are left once those that are ending have had their time."""
     ending = [each for each in threading.enumerate() if each.name == "kbroker-client-ends"]
     for each in ending:
         each.join(SECONDS)
@@ -115,7 +115,7 @@ def threads_left() -> list[str]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Of a broker whose descriptors are not of this process."""
+    """The port of a broker whose descriptors are not of this process."""
     with Broker() as broker:
         broker.create_topic("ends")
         use_producer(broker.port).close()
@@ -213,7 +213,7 @@ print("done")
 
 
 def test_workers_that_are_forked_make_clients_of_their_own(port: int, tmp_path: Path) -> None:
-    """As gunicorn, Celery and multiprocessing have them."""
+    """Workers are forked as gunicorn, Celery and multiprocessing do it."""
     script = tmp_path / "prefork.py"
     script.write_text(PREFORK.replace("options = {", "if __name__ != '__main__': sys.exit()\noptions = {"))
     done = subprocess.run([sys.executable, script, str(port)], capture_output=True, text=True, timeout=180, check=False)

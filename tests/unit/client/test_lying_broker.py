@@ -45,7 +45,7 @@ def admin_of(**lies: Callable[[Any], object]) -> Iterator[AdminClient]:
 
 
 def set_all(name: str, /, **values: Any) -> Callable[[Any], None]:
-    """Of each of the rows `name`, which may be those of rows (`topics.partitions`)."""
+    """Set values in each of the rows `name`, which may be rows of rows (`topics.partitions`)."""
 
     def lie(answer: Any) -> None:
         rows = [answer]

@@ -47,7 +47,7 @@ def admin(broker: Broker) -> Iterator[AdminClient]:
 
 @pytest.fixture(params=[1, 2])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of transactions."""
+    """The version of transactions."""
     return int(request.param)
 
 

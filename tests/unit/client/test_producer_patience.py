@@ -64,7 +64,7 @@ def test_a_new_leader_that_was_not_known_is_found_where_the_old_one_says() -> No
 
 
 def told_of(nodes: list[tuple[int, str, int, str | None]]) -> bytes:
-    """As it stands in a response."""
+    """Return the nodes as they stand in a response."""
     rows = [Response.NodeEndpoint(node_id=at, host=host, port=port, rack=rack) for at, host, port, rack in nodes]
     frame = Response(node_endpoints=rows).encode(10)
     empty = len(Response().encode(10))
@@ -124,7 +124,7 @@ def test_the_waits_for_a_producer_id_and_for_a_leader_double() -> None:
 
 
 class Full(ProduceBroker):
-    """Its disk is."""
+    """A broker whose disk is full."""
 
     def produce(self, peer: Peer, asked: Asked) -> bool:
         topics = refusals(asked, error_code=ErrorCode.KAFKA_STORAGE_ERROR, error_message="no space left on device")

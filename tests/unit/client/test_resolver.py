@@ -44,7 +44,7 @@ def names(broker: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> Names:
 
 
 def address_of(cluster_of: MakeCluster, names: Names, servers: str, lookup: str) -> str:
-    """Of the first connection."""
+    """Return the address of the first connection."""
     cluster = cluster_of(bootstrap_servers=servers, client_dns_lookup=lookup)
     return run(cluster, cluster.any_connection()).address.replace(str(names.port), "PORT")
 

@@ -51,7 +51,7 @@ def no_client_is_left(broker: Broker) -> Iterator[None]:
 
 @pytest.fixture(params=[1, 2])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of transactions."""
+    """The version of transactions."""
     return int(request.param)
 
 

@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(params=[1, 2])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of transactions."""
+    """The version of transactions."""
     return int(request.param)
 
 

@@ -59,7 +59,7 @@ class Mirror:
         self.put(paths.partition_state_path(name, 0))
 
     def assert_same(self) -> None:
-        """As the store has it, but for what is alive and what is not shown."""
+        """Check that ZooKeeper shows what the store has, except what is alive and what is not shown."""
 
         def seen(nodes: dict[str, bytes]) -> dict[str, bytes]:
             return {path: data for path, data in nodes.items() if not path.startswith(OTHERS)}

@@ -266,7 +266,7 @@ def test_all_hear_of_the_end_whatever_the_first_of_them_does(line: Line, monkeyp
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_costs_no_session(line: Line) -> None:
-    """As a ZooKeeper that is just starting may do."""
+    """A ZooKeeper that is just starting may do so."""
     session = line.connect(session_timeout_s=8.0)
     session.create("/alive", ephemeral=True)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -219,7 +219,7 @@ def test_the_last_epoch_of_all_is_only_in_the_markers_of_an_abort() -> None:
 
 
 def test_an_id_that_was_left_with_the_last_epoch_of_all_goes_on() -> None:
-    """As an abort of 3.9 leaves it."""
+    """An abort of Kafka 3.9 leaves an id so."""
     transaction = known(MAX_PRODUCER_EPOCH, TransactionState.COMPLETE_ABORT)
     assert init(transaction, (7, LAST_CLIENT_EPOCH)) is ErrorCode.PRODUCER_FENCED
     assert init(transaction) == (8, 0)

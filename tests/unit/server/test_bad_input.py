@@ -586,7 +586,10 @@ def test_a_thousand_requests_of_100_megabytes_that_never_come_cost_next_to_nothi
 
 
 def test_a_reader_that_never_reads_is_not_waited_for(broker: BrokerProcess, client: WireClient) -> None:
-    """It asks for megabytes thousands of times and reads nothing: the broker keeps only what fits in its sockets."""
+    """The reader asks for megabytes thousands of times and reads nothing.
+
+    The broker keeps only what fits in its sockets.
+    """
     create_topic(client, "large")
     for _ in range(40):
         assert produce(client, encode_batch([(0, None, b"x" * 45_000)]), topic="large").error_code == 0

@@ -98,7 +98,7 @@ def parts_of_many(topic: str) -> list[Any]:
 def test_a_partition_that_is_named_again_and_again_is_answered_once(
     broker: SmallBroker, client: WireClient, times: int
 ) -> None:
-    """As in Kafka, the answer is at the place of the first mention, for the fields of the last."""
+    """The answer is at the place of the first mention, for the fields of the last one, as in Kafka."""
     topic = new_topic(broker, 2)
     for partition_id in (0, 1, 1):
         produce(client, topic, partition_id)
@@ -202,7 +202,7 @@ def test_a_session_of_many_partitions_is_not_looked_at_by_the_processor(
 def test_a_fetch_of_many_partitions_waits_like_any_other(
     broker: SmallBroker, client: WireClient, handed_over: list[int], many: str
 ) -> None:
-    """It waits at the processor: a handler gets it when it comes, and each time something has come for it."""
+    """The fetch waits at the processor: a handler gets it when it comes, and each time something has come for it."""
     parts = parts_of_many(many)
     request = fetch_request(VERSION, parts, max_wait_ms=LONG_MS, min_bytes=250)
     with WireClient("127.0.0.1", broker.port) as waiting:

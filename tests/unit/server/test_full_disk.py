@@ -152,7 +152,7 @@ def test_topics_are_deleted_with_no_byte_left_and_there_is_room(full: FullBroker
 def test_a_broker_that_was_killed_on_a_full_disk_starts_there_and_serves_all_once_a_topic_is_deleted(
     full: FullBroker,
 ) -> None:
-    """Its logs have a new leader epoch, which cannot be written, and need new indexes."""
+    """The broker's logs have a new leader epoch, which cannot be written, and need new indexes."""
     full.broker.kill()
     fill(full.directory.parent)
     full.broker.start()

@@ -101,7 +101,7 @@ def test_head_has_the_length_and_no_body(server: HttpServer) -> None:
 
 
 def test_silent_connections_do_not_keep_others_out() -> None:
-    """Their deadline is a minute, and nobody waits for it."""
+    """The connections' deadline is a minute, and nobody waits for it."""
     server = HttpServer("127.0.0.1", 0, {"/health": problems_route(list)}, deadline_s=60)
     server.start()
     with contextlib.ExitStack() as open_ones:

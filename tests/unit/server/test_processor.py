@@ -427,7 +427,7 @@ def test_a_full_request_channel_holds_requests_back_and_loses_none(start: Start)
 
 
 def test_a_client_that_never_reads_is_not_read_from_for_ever(start: Start) -> None:
-    """Its responses stay below a limit, others are served, and what it sent is answered once it reads."""
+    """The client's responses stay below a limit, others are served, and what it sent is answered once it reads."""
     rig = start(handle=lambda request: request.respond(b"z" * 100_000), inline=True)
     client, other = rig.connect(), rig.connect()
     client.socket.setblocking(False)

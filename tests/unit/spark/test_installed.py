@@ -60,7 +60,7 @@ def java(folder: Path, version: str) -> Path:
 
 
 def module(folder: Path, name: str, version: str) -> str:
-    """Of that version, for PYTHONPATH."""
+    """Make a module of that version, and return its folder for PYTHONPATH."""
     (folder / name).mkdir()
     (folder / name / "__init__.py").write_text(f"__version__ = {version!r}\n")
     return str(folder)
@@ -159,7 +159,7 @@ def test_the_format_costs_little_before_it_is_used() -> None:
 
 
 def test_the_format_can_be_imported_where_pyspark_is_too_old(tmp_path: Path) -> None:
-    """Of an error in it Spark would only say that there is no such format."""
+    """Spark would report an error in the module only as a format that does not exist."""
     path = module(tmp_path, "pyspark", "4.0.1")
     (tmp_path / "pyspark" / "sql").mkdir()
     (tmp_path / "pyspark" / "sql" / "__init__.py").write_text("")

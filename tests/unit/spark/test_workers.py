@@ -55,7 +55,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(*arguments: str) -> int:
-    """Of 16 MiB that were given back before."""
+    """Return the page faults of taking 16 MiB again that were given back before."""
     done = subprocess.run([sys.executable, "-c", FAULTS, *arguments], capture_output=True, timeout=60, check=True)
     return int(done.stdout)
 

@@ -158,7 +158,7 @@ def test_deleting_a_log_ends_its_appends_and_reads_with_an_error(manager: tuple[
 def test_a_log_that_closes_between_two_looks_of_a_reader_is_opened_again(
     tmp_path: Path,
 ) -> None:
-    """It once ended the process with a segmentation fault, or the reader got nothing. Deletion is like closing here."""
+    """Such a read once ended the process with a segmentation fault, or got nothing. Deletion is like closing here."""
     log = LogHome(tmp_path).create()
     batch = batch_of([b"x" * 100])
     log.append(batch)

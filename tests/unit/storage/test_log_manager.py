@@ -146,7 +146,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Bro
 
 
 def test_a_deleted_log_gives_its_descriptors_and_so_its_space_back_at_once(broker: Broker, tmp_path: Path) -> None:
-    """They are not kept until the garbage collector runs, which it never does on a quiet broker."""
+    """Descriptors are not kept until the garbage collector runs, which it never does on a quiet broker."""
     logs = broker.start()
     gc.disable()
     try:

@@ -62,7 +62,7 @@ def test_four(kbroker_broker):
 
 
 def test_a_broker_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> None:
-    """Those of two tests of one name too."""
+    """Two tests of one name have different topics too."""
     assert_outcome(run(tmp_path, test_topics=TOPICS, test_others=TOPICS), "10 passed")
 
 

@@ -77,7 +77,7 @@ cdef class Chunk:
 
     @property
     def next_offset(self):
-        """The offset to go on with behind this chunk."""
+        """The offset of the next record behind this chunk."""
         return self.chunk.next_offset
 
     @property
@@ -102,9 +102,10 @@ cdef class Chunk:
         return made
 
     cdef int settle(self) except -1:
-        """Count the records before the position in each compressed batch where this is unknown, and number all records.
+        """Number all records of the chunk, without those before its position.
 
-        A batch that cannot be read ends the chunk before it; `failure` says why.
+        How many records of a compressed batch lie before the position is known only once it is decompressed: this is
+        done here. A batch that cannot be read ends the chunk before it; `failure` says why.
         """
         cdef int32_t i
         for i in range(self.chunk.batch_count):
@@ -187,7 +188,7 @@ cdef class Chunk:
         return source
 
     cdef RecordSource open_messages(self, const batch_place_t *place, payload_t *payload):
-        """As `open`, for messages of magic 0 and 1: they are made a batch of magic 2."""
+        """Do what `open` does, for messages of magic 0 or 1, which are converted to one batch of magic 2."""
         cdef RecordSource source = self.source
         cdef const uint8_t *data = place.data
         cdef int64_t size = place.size
@@ -228,9 +229,9 @@ cdef class Chunk:
             raise UnreadableRecords(self.source.topic, self.source.partition, offset, str(error)) from error
 
     cdef int keep(self, int64_t number) except -1:
-        """Keep the batch of record `number` decompressed, as it will be read again soon.
+        """Keep the batch of record `number` decompressed, because more of its records will be read soon.
 
-        With -1, or the number behind the last record, keep none.
+        With -1, or the number behind the last record, no batch is kept.
         """
         cdef int32_t batch = self.batch_of(number) if 0 <= number < self.chunk.record_count else -1
         cdef payload_t payload

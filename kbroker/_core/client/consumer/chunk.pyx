@@ -97,9 +97,9 @@ cdef bint aborting_init(aborting_t *state, aborted_t *aborted, int32_t count) no
     return True
 
 cdef int64_t *aborting_place(aborting_t *state, int64_t producer_id) noexcept nogil:
-    """The place of a producer in the table, or the empty place where it would go.
+    """Return the place of a producer in the table of producers that are aborting, or the empty place where it belongs.
 
-    There is always an empty place: each transaction takes one place at most.
+    There is always an empty place: each aborted transaction takes one place at most.
     """
     cdef uint64_t at = (<uint64_t>producer_id * <uint64_t>0x9e3779b97f4a7c15) >> 20
     while state.producers[at & state.mask] != producer_id and state.producers[at & state.mask] != EMPTY:
@@ -179,7 +179,7 @@ cdef int batch_add(chunk_t *chunk, const uint8_t *data, const batch_info_t *info
     return place_add(chunk, data, info.size, info.record_count, skipped)
 
 cdef int64_t place_end(const batch_place_t *place) noexcept nogil:
-    """The offset behind the last record of a batch, or behind the last message of messages that are alike."""
+    """Return the offset behind the last record of a place: of a batch, or of a run of messages of magic 0 or 1."""
     cdef const uint8_t *p = place.data
     cdef const uint8_t *last = p
     if p[MESSAGE_MAGIC] == 2:
@@ -225,7 +225,10 @@ cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *inf
     return finding
 
 cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint check_crcs, batch_info_t *info) noexcept nogil:
-    """As batch_take, for a message of magic 0 or 1; its size is written to `info`."""
+    """Add one message of magic 0 or 1, or skip it if it lies before the position. Return OUT_OF_MEMORY or a finding.
+
+    The size of the message is written to `info`.
+    """
     cdef message_t message
     cdef batch_place_t *last = &chunk.batches[chunk.batch_count - 1] if chunk.batch_count else NULL
     cdef int finding = message_check(data, size, &message) if check_crcs else message_read(data, size, &message)

@@ -1,9 +1,9 @@
-"""A consumer's fetching: what is asked of which broker, and what becomes of the answers.
+"""The engine of a consumer's fetching: what is asked of which broker, and what becomes of the answers.
 
 Each broker has one Fetch under way at a time, with a fetch session (KIP-227) if the broker offers one. A partition that
 is not to be fetched now (paused, blocked by an error, at its stop offset, or read from another broker) is forgotten by
-the session until it is wanted again. Nothing is asked for while queued_max_bytes wait to be polled. An error of a
-partition stops its fetching until Python has decided about it (`take_news`).
+the session until it is wanted again. No Fetch is sent while records of queued_max_bytes wait to be polled. An error of
+a partition stops its fetching until Python has decided about it (`take_news`).
 
 partitions.pxd has the partitions and the records that wait to be polled, poll.pxd hands them out.
 """

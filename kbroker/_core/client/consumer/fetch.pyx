@@ -126,7 +126,11 @@ cdef class FetchEngine(FetchPoll):
             self.due_ms = at_ms
 
     cdef void wait_for(self, fetch_node_t *node, int64_t now_ms) noexcept nogil:
-        """Note that there is no connection to a broker yet. After UNREACHED_MS, read from the leaders instead."""
+        """Note that the engine waits for a connection to a broker.
+
+        When it has waited for UNREACHED_MS, partitions that were read from this broker as a follower are read from
+        their leaders.
+        """
         if node.unreached_ms == 0:
             node.unreached_ms = now_ms
         elif now_ms - node.unreached_ms >= UNREACHED_MS:
@@ -137,7 +141,7 @@ cdef class FetchEngine(FetchPoll):
         self.be_due(node.unreached_ms + UNREACHED_MS)
 
     cdef void prefer_no_longer(self, int32_t node_id) noexcept nogil:
-        """Read the partitions that were read from this broker as preferred replica from their leaders again."""
+        """Read from their leaders those partitions that were read from this broker as their preferred replica."""
         cdef int32_t i
         mutex_lock(&self.lock)
         for i in range(self.partition_count):
@@ -433,7 +437,7 @@ cdef bint is_wanted(fetch_partition_t *p, int32_t node_id, int64_t now_ms) noexc
             and source_of(p, now_ms) == node_id)
 
 cdef bint has_left(const fetch_request_t *request) noexcept nogil:
-    """Whether a partition of the request is in another broker's session, or in none, by now.
+    """Return whether a partition of the request is no longer in the fetch session of the broker that was asked.
 
     The caller holds the lock.
     """

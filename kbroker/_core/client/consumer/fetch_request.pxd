@@ -1,4 +1,4 @@
-"""Writing a Fetch request, versions 0 to 12. server/fetch/fetch.pyx says what each version brought."""
+"""Writes a Fetch request, versions 0 to 12. server/fetch/fetch.pyx says what each version brought."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 

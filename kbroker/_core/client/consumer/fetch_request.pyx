@@ -1,4 +1,4 @@
-"""Writing a Fetch request; see fetch_request.pxd."""
+"""Writes a Fetch request; see fetch_request.pxd."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t
@@ -20,7 +20,7 @@ cdef inline bint same_topic(const fetch_ask_t *a, const fetch_ask_t *b) noexcept
     return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, <size_t>a.topic_size) == 0
 
 cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, int32_t count, int32_t max_bytes, bint forgotten) noexcept nogil:
-    """Write asks grouped by topic. For forgotten partitions, only their numbers are written."""
+    """Write the asks, grouped by topic. Of forgotten partitions only the numbers are written."""
     cdef bint flexible = version >= 12
     cdef int32_t topics = 0
     cdef int32_t i

@@ -1,4 +1,4 @@
-"""Reading a Fetch response, versions 0 to 12, in place."""
+"""Reads a Fetch response, versions 0 to 12, in place."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 

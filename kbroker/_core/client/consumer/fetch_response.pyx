@@ -1,4 +1,4 @@
-"""Reading a Fetch response; see fetch_response.pxd."""
+"""Reads a Fetch response; see fetch_response.pxd."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 as a batch of magic 2, for a consumer. Every record keeps its offset and its timestamp."""
+"""Converts messages of magic 0 and 1 to a batch of magic 2, for a consumer. Every record keeps offset and timestamp."""
 
 from libc.stdint cimport int64_t, uint8_t
 

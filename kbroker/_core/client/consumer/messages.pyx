@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 as a batch of magic 2; see messages.pxd."""
+"""Converts messages of magic 0 and 1 to a batch of magic 2; see messages.pxd."""
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset

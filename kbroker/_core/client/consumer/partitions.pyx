@@ -159,10 +159,10 @@ cdef class FetchPartitions(Engine):
         self.wake()
 
     def stop_at(self, str topic not None, int32_t partition, int64_t offset):
-        """Have no Fetch ask for records at `offset` or behind; hand them out if an answer brings them anyway.
+        """Stop fetching a partition at `offset`: no Fetch asks for records there or behind.
 
-        A poll does not wait once every partition has come to its stop offset, or its broker has no more records before
-        it.
+        Records behind it are handed out if an answer brings them anyway. A poll does not wait once every partition has
+        come to its stop offset, or its broker has no more records before it.
         """
         cdef fetch_partition_t *p = self.find(topic, partition)
         mutex_lock(&self.lock)
@@ -181,7 +181,7 @@ cdef class FetchPartitions(Engine):
         return found
 
     cdef bint is_through(self) noexcept nogil:
-        """As has_reached_stops. False if nothing is assigned. The caller holds the lock."""
+        """Return whether `has_reached_stops` is true; False if no partition is assigned. The caller holds the lock."""
         cdef const fetch_partition_t *p
         cdef bint found = False
         cdef int32_t i
@@ -211,7 +211,10 @@ cdef class FetchPartitions(Engine):
         self.wake()
 
     def hold(self, str topic not None, int32_t partition):
-        """As `pause`, until the partition is removed and regardless of `resume`: another consumer is to get it."""
+        """Neither fetch nor hand out records of a partition until it is removed, whatever `resume` does.
+
+        For a partition that another consumer is to get.
+        """
         self.find(topic, partition).paused |= HELD
         self.leave_unread(topic, partition)
         self.wake()
@@ -267,7 +270,7 @@ cdef class FetchPartitions(Engine):
         return atomic_load_i64(&self.ready_bytes)
 
     def wake(self):
-        """Have the pump's thread look again for something to fetch."""
+        """Have the pump's thread look again whether there is something to fetch."""
         if self.pump is not None:
             with nogil:
                 self.pump.wake(self)
@@ -294,19 +297,19 @@ cdef class FetchPartitions(Engine):
     # --- iteration over what was polled: poll.pyx overrides find_unread and put_back ---------------------------
 
     cdef bint find_unread(self, topic, partition, int64_t *position, int32_t *epoch) except -1:
-        """Tell a partition's position and epoch if they differ from the fetch_partition_t's, else return False.
+        """Set `position` and `epoch` if the partition's position is not the one that its fetch_partition_t has.
 
-        It differs when iteration has not read the partition's records to their end, and when a poll has returned
-        records that nobody got.
+        Returns False, and sets nothing, if it is that one. The two differ while iteration has not read the partition's
+        records to their end, and after a poll whose records nobody got.
         """
         return False
 
     cdef int put_back(self) except -1:
-        """End iteration. Records that it has not come to are handed out first by the next poll."""
+        """End iteration. The next poll hands out first what the iteration has left."""
         return 0
 
     cdef int leave_unread(self, topic, partition) except -1:
-        """As put_back, if the iteration has records of this partition."""
+        """End iteration as `put_back` does, if it has records of this partition that it has not given."""
         if self.iterator is not None and (topic, partition) in self.unread:
             self.put_back()
         return 0

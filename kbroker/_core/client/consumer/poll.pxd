@@ -1,12 +1,12 @@
-"""Handing out what has been fetched. One poll at a time takes records from `ready` and moves positions.
+"""Hands out the records that were fetched. One poll at a time takes records from `ready` and moves positions.
 
 Records that are polled with `to_read` are handed out one by one, by an iterator. The positions of their partitions are
 computed when somebody asks for them, so that no work is done for each record. The records that iteration has left over
 go to `begun` (`put_back`).
 
-Records that a poll returns belong to the caller once he has looked at them, or as long as he keeps them. An exception
-of a signal handler or the cancelling of a task may drop them before that. If nobody has looked at them and nobody keeps
-them, positions are those before that poll, and the next poll fetches the records again.
+Records that a poll returns belong to the caller once the caller has looked at them, or as long as it keeps them. An
+exception of a signal handler, or the cancelling of a task, may drop them before that. If nobody has looked at them and
+nobody keeps them, positions are those before that poll, and the next poll fetches the records again.
 """
 
 from libc.stdint cimport int32_t, int64_t

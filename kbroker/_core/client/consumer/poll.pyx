@@ -1,4 +1,4 @@
-"""Handing out what has been fetched; the contract is in poll.pxd."""
+"""Hands out the records that were fetched; the contract is in poll.pxd."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
@@ -99,7 +99,10 @@ cdef class FetchPoll(FetchPartitions):
         self.put_back()
 
     def settle(self):
-        """Have the records of the last poll fetched again if nobody got them; if somebody did, they stay handed out."""
+        """Decide about the records of the last poll: if nobody got them, they are fetched again.
+
+        If somebody got them, they stay handed out.
+        """
         self.settle_handout()
 
     cdef int settle_handout(self) except -1:
@@ -109,7 +112,10 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     def take_back(self):
-        """Have the records of the last poll fetched again, unless `settle` was called."""
+        """Have the records of the last poll fetched again.
+
+        Does nothing if `settle` has decided that they stay handed out.
+        """
         if self.handout is not None:
             self.take_again()
         self.handout = None
@@ -272,7 +278,7 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     cdef int32_t unread_part(self, tuple key) except -2:
-        """The part with the next record of a partition that iteration has not given; -1 if there is none."""
+        """The index of the part that has the partition's next record for iteration; -1 if iteration has given all."""
         cdef int32_t number
         if self.iterator is not None and self.iterator.records is not None:
             for number in self.unread.get(key, ()):
@@ -341,7 +347,7 @@ cdef class FetchPoll(FetchPartitions):
         return 0
 
     cdef int take_begun(self, Records records, int64_t most) except -1:
-        """Hand out the rest of chunks of which an earlier poll has handed out a part."""
+        """Hand out the rest of those chunks of which earlier polls have handed out a part."""
         cdef fetch_partition_t *p
         cdef list begun = self.begun
         self.begun = []

@@ -26,10 +26,10 @@ cdef enum:
 
 
 class UnreadableRecords(ClientError, BadInput):
-    """Records of a partition cannot be read: they are damaged, or not what the protocol says.
+    """Raised when records of a partition cannot be read: they are damaged, or not what the protocol says.
 
-    `offset` is the offset of the first of them. The records before them have been handed out. Seeking behind `offset`
-    leaves them out.
+    `offset` is the first offset that cannot be read. The records before it have been handed out. Seeking behind
+    `offset` leaves the damaged records out.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
@@ -124,7 +124,7 @@ cdef class ConsumerRecord:
     def value_view(self):
         """The value as a memoryview, without a copy.
 
-        While it is kept, everything that was fetched with it stays in memory.
+        While the memoryview is kept, everything that was fetched together with the record stays in memory.
         """
         cdef Py_ssize_t at
         if self.record.value_size < 0:

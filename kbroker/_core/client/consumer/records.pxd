@@ -14,9 +14,10 @@ ctypedef struct part_t:
     int64_t before           # records of the parts before this one
 
 cdef class Handout:
-    """Shared by a FetchPoll and the Records that its last poll returned, to find out whether somebody got them.
+    """Tells whether somebody got the records of a poll.
 
-    Only the FetchPoll and the Records refer to it. While the Records do, somebody may have them.
+    It is shared by the FetchPoll and the Records that the poll returned. Nobody else refers to it. As long as the
+    Records do, they exist, so somebody may have them.
     """
     cdef bint is_seen            # somebody has looked at the records
 
@@ -41,7 +42,10 @@ cdef class Records:
     cdef Records cut(self, int64_t start, int64_t stop)
 
 cdef class RecordIterator:
-    """Goes over records once. After an error it goes on with the next batch, or stays where it is if `stays` is set."""
+    """Iterates over records once.
+
+    After a batch that cannot be read it goes on with the next batch; if `stays` is set, it tries the same batch again.
+    """
     cdef Records records         # None: the iterator has ended
     cdef bint stays              # set by FetchPoll, for `reading`
     cdef int32_t part

@@ -46,7 +46,10 @@ cdef class RecordIterator:
             BATCH_BAD_RECORD, <int64_t>load_u64(self.header + BATCH_BASE_OFFSET))
 
     cdef void fail(self) noexcept:
-        """Leave this batch, as the rest of it cannot be read. With `stays`, the next step tries it again."""
+        """Leave this batch, because the rest of it cannot be read.
+
+        If `stays` is set, the next step tries the batch again.
+        """
         if self.stays and self.records is not None:
             self.part_left += self.left
             self.batch = -1
@@ -222,7 +225,7 @@ cdef class Records:
         return low
 
     cdef int load(self, int32_t part, int32_t batch) except -1:
-        """Read one batch and keep its records, for access by index."""
+        """Read one batch and keep its records in memory, for access by index."""
         cdef Chunk chunk = <Chunk>self.chunks[part]
         cdef payload_t payload
         cdef record_t skipped

@@ -171,7 +171,7 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
 
 
 cdef window_t *window_of(window_t *windows, int64_t room, int64_t start, int64_t window_ms) noexcept nogil:
-    """The place of the window that begins at `start`, or the free place where it is to go."""
+    """Return the place of the window that begins at `start` in the hash table, or the free place where it belongs."""
     cdef int64_t i = (start // window_ms) & (room - 1)
     while windows[i].records and windows[i].start != start:
         i = (i + 1) & (room - 1)
@@ -382,7 +382,7 @@ cdef class Accumulator:
         self.wake()
 
     def forget_topic(self, str name not None) -> None:
-        """Take no records for the topic until `set_topic`; records in its queues stay there."""
+        """Accept no records for the topic until `set_topic` is called; records in its queues stay there."""
         self.topics.pop(name, None)
 
     cdef int wake(self) except -1:
@@ -394,7 +394,7 @@ cdef class Accumulator:
         return sleep_on(&self.a.room, seen, &self.a.waiting, deadline_ms)
 
     cdef int64_t seal(self) except -1:
-        """Seal all open batches, so that they are sent before linger_ms has passed.
+        """Seal all open batches, so that they are sent without waiting for linger_ms.
 
         Return the number of the newest batch.
         """
@@ -450,12 +450,12 @@ cdef class Accumulator:
         self.wake()
 
     def shut(self) -> None:
-        """Take no records until `open`, and send what is queued before linger_ms has passed."""
+        """Accept no records until `open` is called. What is queued is sent without waiting for linger_ms."""
         self.refuse(IS_SHUT)
         self.seal()
 
     def abandon(self) -> None:
-        """In a child process after a fork: take no records any more, even if a thread held the lock during the fork."""
+        """Accept no more records in a child process after a fork, even if a thread held the lock during the fork."""
         mutex_init(&self.a.lock, NULL)
         self.a.refusal = IS_SHUT
 
@@ -494,7 +494,7 @@ cdef class Accumulator:
                 return False
 
     def begin_flush(self) -> int:
-        """As `flush`, without waiting. Return the number to call `is_flushed` with."""
+        """Begin what `flush` does, without waiting. Return the number to call `is_flushed` with."""
         return self.seal()
 
     def is_flushed(self, int64_t last) -> bool:
@@ -506,13 +506,16 @@ cdef class Accumulator:
         return done
 
     def listen(self) -> None:
-        """Have the engine tell Python once when a batch is done: there is room then, and a flush may be done."""
+        """Have the engine tell Python, once, when a batch is done.
+
+        Then there is room again, and a flush may have ended.
+        """
         self.a.heard = atomic_load_i32(&self.a.room)
         atomic_store_i32(&self.a.listening, 1)
         self.wake()
 
     def close(self) -> None:
-        """Take no records any more."""
+        """Accept no more records, for good."""
         mutex_lock(&self.a.lock)
         self.a.closed = True
         atomic_add_i32(&self.a.raw_came, 1)

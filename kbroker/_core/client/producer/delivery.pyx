@@ -1,6 +1,6 @@
-"""Deliveries; see delivery.pxd.
+"""What becomes of sent records; see delivery.pxd.
 
-A Delivery is not touched when its batch is done: it looks at the batch when it is asked.
+A Delivery is not touched when its batch is done: it looks at the batch when somebody asks it.
 """
 
 cimport cython
@@ -40,7 +40,7 @@ cdef object running_loop = None  # asyncio.get_running_loop, set by the first aw
 
 
 cdef int check_process(const outgoing_t *batch) except -1:
-    """Raise ForkedClient before waiting for a batch of the parent process."""
+    """Raise ForkedClient if the batch belongs to the parent process: nobody would ever end the wait for it."""
     if outgoing_is_foreign(batch):
         raise ForkedClient(
             f"this record was sent by process {batch.process_id}, before a fork: only there it is known what becomes of it",
@@ -154,7 +154,10 @@ cdef class Delivery:
         return self.sent_timestamp
 
     def add_done_callback(self, callback) -> None:
-        """Have `callback(delivery)` called when the record is done: on the producer's thread, or at once if it is."""
+        """Have `callback(delivery)` called when the record is delivered or has failed.
+
+        It is called on the producer's thread, or at once in this thread if that has happened already.
+        """
         self.watch(checked(callback), False)
 
     cdef int report_to(self, function) except -1:
@@ -178,7 +181,10 @@ cdef class Delivery:
         return 0
 
     def __await__(self):
-        """As `result`, without blocking the event loop, which may be any. Cancelling does not take the record back."""
+        """Wait as `result` does, but without blocking the event loop, which may be of any kind.
+
+        Cancelling does not take the record back.
+        """
         while not self.done():
             yield from self.waiter()
         return self.result(0)
@@ -395,7 +401,10 @@ cdef class Deliveries:
         return self.count
 
     def add_done_callback(self, callback) -> None:
-        """Have `callback(deliveries)` called when all records are done: on the producer's thread, or at once."""
+        """Have `callback(deliveries)` called when every record is delivered or has failed.
+
+        It is called on the producer's thread, or at once in this thread if that has happened already.
+        """
         watch_all(self, checked(callback), False)
 
     cdef int report_to(self, function) except -1:
@@ -403,7 +412,7 @@ cdef class Deliveries:
         return 0
 
     def __await__(self):
-        """As `result`, without blocking the event loop, which may be any."""
+        """Wait as `result` does, but without blocking the event loop, which may be of any kind."""
         cdef Delivery record
         while (record := first_pending(self)) is not None:
             yield from record.waiter()

@@ -176,7 +176,7 @@ cdef class ProduceEngine(Engine):
         return True
 
     cdef void consider(self, queue_t *queue, int64_t now_ms) noexcept nogil:
-        """Put the next batch of a queue into this turn's request to its leader, if it can be sent."""
+        """Add the next batch of a queue to the request that this turn sends to its leader, if the batch can be sent."""
         cdef accumulator_t *a = self.a
         cdef broker_t *broker
         if queue.muted or self.expire(queue, now_ms):
@@ -514,7 +514,7 @@ cdef class ProduceEngine(Engine):
         self.admits_itself = version >= 2
 
     def admit(self, str topic not None, int partition) -> None:
-        """Note that the partition belongs to the transaction. Raises KeyError if the partition is not known."""
+        """Note that the coordinator has added the partition to the transaction. Raises KeyError if it is not known."""
         cdef Topic found = self.accumulator.topics.get(topic)
         if found is None or not 0 <= partition < found.t.spread.count:
             raise KeyError((topic, partition))
@@ -539,7 +539,10 @@ cdef class ProduceEngine(Engine):
         mutex_unlock(&self.a.lock)
 
     def fail_all(self, error not None) -> None:
-        """Fail all batches that are not under way. If all connections are closed before, these are all batches."""
+        """Fail all batches that are not under way.
+
+        If all connections have been closed before, these are all batches.
+        """
         cdef queue_t *queue
         cdef outgoing_list_t failed
         failed.head = failed.tail = NULL

@@ -1,4 +1,4 @@
-"""Writing and reading Produce frames for clients; see frame.pxd."""
+"""Writes and reads Produce frames for clients; see frame.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, uint32_t
@@ -149,7 +149,7 @@ cdef const uint8_t *read_text(reader_t *r, bint flexible, int32_t *size) noexcep
 
 
 cdef void read_record_errors(reader_t *r, bint flexible) noexcept nogil:
-    """Skip the list of records that were wrong, as the batch's error message says it too."""
+    """Skip the list of records that the broker found wrong: the batch's error message says it too."""
     cdef int32_t size = 0
     cdef int32_t count = read_count(r, flexible, MIN_RECORD_ERROR)
     while count > 0 and not r.failed:

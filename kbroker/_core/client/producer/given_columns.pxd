@@ -41,7 +41,7 @@ ctypedef struct header_columns_t:
 
 
 cdef class Column:
-    """A column and what keeps its memory: the buffers of an array, or Python objects."""
+    """A column of values, and the objects that keep its memory: the buffers of an array, or Python objects."""
     cdef column_t c
     cdef Py_buffer[MOST_VIEWS] views
     cdef int view_count

@@ -326,7 +326,7 @@ cdef bint has_null_name(Column lists, names, pairs) except -1:
 
 
 cdef inline void list_get(const column_t *c, int64_t i, int64_t *first, int64_t *end) noexcept nogil:
-    """Tell the rows of list `i`: `first` to `end` - 1. A null list has no rows."""
+    """Set `first` and `end` so that rows `first` to `end` - 1 are those of list `i`. A null list has no rows."""
     first[0] = end[0] = 0
     i += c.first
     if is_null(c, i):

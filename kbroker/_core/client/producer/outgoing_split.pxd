@@ -1,4 +1,4 @@
-"""Splitting a batch that is too large for its broker into two."""
+"""Splits a batch that is too large for its broker into two."""
 
 from libc.stdint cimport int64_t, uint8_t
 

@@ -1,4 +1,4 @@
-"""Splitting of batches; see outgoing_split.pxd."""
+"""Splits batches; see outgoing_split.pxd."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy

@@ -1,8 +1,8 @@
-"""Choosing the partition of a producer's record. A lock of the caller guards the state.
+"""Chooses the partition of a producer's record. A lock of the caller guards the state.
 
-The kinds and where they come from: murmur2 is Java's default (a record without a key goes to the sticky partition of
-KIP-794); random is that of Kafka 0.7 and 0.8; then round robin; `consistent` and `consistent_random` are librdkafka's
-CRC-32 (a record without a key goes to partition 0, or to a random one).
+The kinds of choice are: murmur2, Java's default (a record without a key goes to the sticky partition of KIP-794);
+random, as in Kafka 0.7 and 0.8; round robin; `consistent` and `consistent_random`, librdkafka's CRC-32 (a record
+without a key goes to partition 0, or to a random one).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t

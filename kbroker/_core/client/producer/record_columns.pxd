@@ -1,4 +1,4 @@
-"""Many records in one call, from lists, NumPy and Arrow arrays; neither library is imported."""
+"""Puts many records into the queue in one call, from lists, NumPy or Arrow arrays. Neither library is imported."""
 
 from kbroker._core.client.producer.accumulator cimport Topic
 from kbroker._core.client.producer.delivery cimport Deliveries

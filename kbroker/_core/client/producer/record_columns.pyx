@@ -1,4 +1,4 @@
-"""send_many: columns are read without a copy and encoded without the GIL.
+"""The work of `send_many`: columns are read without a copy and encoded without the GIL.
 
 Lists and arrays of Python objects are read and encoded with the GIL, some objects at a time.
 """
@@ -73,10 +73,10 @@ ctypedef struct share_t:
 
 
 cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const share_t *share, int64_t most, int64_t most_bytes) noexcept nogil:
-    """Add records from `at` on to `batch`, which has the record before, as long as accumulator_add would do the same.
+    """Add records from `at` on to `batch`, for as long as `accumulator_add` would add them to this batch too.
 
-    Return the number of records that were added. The loop uses local variables only: a store through a pointer could
-    alias the bytes that are read.
+    `batch` has the record before. Return the number of records that were added. The loop uses local variables only: a
+    store through a pointer could alias the bytes that are read.
     """
     cdef uint8_t *p = batch.data + batch.size
     cdef const uint8_t *start = p
@@ -223,7 +223,7 @@ cdef bint is_chunked(column) noexcept:
 
 
 cdef bint is_column(given) noexcept:
-    """Whether this is an Arrow array, chunked or not."""
+    """Whether `given` is an Arrow array, chunked or not."""
     return hasattr(given, "null_count")
 
 

@@ -1,4 +1,4 @@
-"""Taking records from a producer's callers. A record is encoded at once into the open batch of its partition."""
+"""Takes records from a producer's callers. A record is encoded at once into the open batch of its partition."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

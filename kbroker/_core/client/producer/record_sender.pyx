@@ -99,11 +99,14 @@ cdef class RecordSender:
     # --- what a subclass knows better -----------------------------------------------------------------
 
     def await_topic(self, topic):
-        """Called without any lock for a topic that is not known yet. Return once it is known, or raise."""
+        """Wait until a topic is known that was not. Raises an exception if it cannot be found.
+
+        Called without any lock.
+        """
         raise KeyError(topic)
 
     def has_partition(self, topic, partition):
-        """Called without any lock for a partition that is not known. Return whether it is known now."""
+        """Return whether the topic has a partition that was not known before. Called without any lock."""
         return False
 
     def refused(self, kind, text):
@@ -210,7 +213,7 @@ cdef class RecordSender:
         return 0
 
     def send_nowait(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None) -> None:
-        """Put a record into the queue, as `send`, but without a Delivery that tells what becomes of it."""
+        """Put a record into the queue as `send` does, but without a Delivery that tells what becomes of it."""
         cdef outgoing_t *batch = NULL
         cdef int32_t index = 0
         cdef int32_t chosen = -1
@@ -261,7 +264,7 @@ cdef class RecordSender:
 
     def send_some(self, str topic not None, values, keys=None, headers=None, partitions=None, timestamps=None,
                   Deliveries taken=None) -> Deliveries:
-        """As send_many, but take only the records that there is room for now.
+        """Put records into the queue as `send_many` does, but take only those that there is room for now.
 
         `taken`: the Deliveries of an earlier call with the same arguments, to go on behind the records that it has
         taken. `len()` of the Deliveries is the number of records that all these calls have taken.

@@ -1,4 +1,4 @@
-"""Decisions about refused batches; see trouble.pxd. `client/producer/sender.py` makes them."""
+"""Carries out decisions about refused batches; see trouble.pxd. `client/producer/sender.py` decides."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
@@ -19,7 +19,7 @@ TroubledBatch = namedtuple("TroubledBatch", "error refusal text record_count att
 
 
 cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
-    """Have all held and sealed batches get new sequences when they are sent, beginning with the one of `batch`."""
+    """Give new sequences to all held and sealed batches when they are sent, from the sequence of `batch` on."""
     if batch.base_sequence != NO_SEQUENCE:
         queue.next_sequence = batch.base_sequence
     batch = queue.held.head
@@ -86,8 +86,8 @@ cdef class Trouble:
     def resend(self, int64_t after_ms=0, *, bint renumber=False) -> None:
         """Send all held batches again, in their order, `after_ms` milliseconds from now.
 
-        With `renumber` they get new sequences: from the first one's sequence on, or from 0 on if the producer has a new
-        id or epoch.
+        With `renumber` they get new sequences: from the first one's sequence on or, if the producer has a new id or
+        epoch, from 0 on.
         """
         cdef queue_t *queue = self.queue
         cdef accumulator_t *a = self.engine.a

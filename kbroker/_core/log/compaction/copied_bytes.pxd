@@ -20,7 +20,7 @@ cdef inline writer_t *copied_writer(copied_t *copied) noexcept nogil:
     return &copied.made
 
 cdef inline void copied_keep(copied_t *copied, const uint8_t *data, int64_t size) noexcept nogil:
-    """Let `size` bytes of the source stay, next in the output.
+    """Add `size` bytes of the source to the output.
 
     The source has to stay valid until the output is read.
     """

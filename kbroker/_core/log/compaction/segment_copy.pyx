@@ -113,9 +113,9 @@ cdef int open_batch(pass_t *run, const uint8_t *batch, object inflate) except -1
 
 
 cdef int judge(pass_t *run, Transactions transactions, bint *discardable) except -1 nogil:
-    """Set `discardable`: the open batch is of an aborted transaction, or ends one without records.
+    """Set `discardable` if the open batch belongs to an aborted transaction, or is the marker of one without records.
 
-    BATCH_OK or a finding.
+    Return BATCH_OK or a finding.
     """
     cdef int marker
     discardable[0] = False
@@ -253,7 +253,7 @@ cdef int choose(pass_t *run, bint all_stay) noexcept nogil:
 
 cdef void write_header(const pass_t *run, uint8_t *at, int attributes, int64_t base_timestamp, int64_t max_timestamp,
                        int32_t count, int64_t size) noexcept nogil:
-    """Write the header of a batch whose records stand behind it already."""
+    """Write the header of a batch whose records follow it in the output already."""
     cdef const batch_info_t *info = &run.info
     store_u64(at + BATCH_BASE_OFFSET, <uint64_t>info.base_offset)
     store_u32(at + BATCH_LENGTH, <uint32_t>(size - LOG_OVERHEAD))

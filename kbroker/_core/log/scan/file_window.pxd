@@ -16,7 +16,7 @@ ctypedef struct file_window_t:
     int failed                   # -errno of a failed read, 0: none
 
 cdef inline bint window_open(file_window_t *window, int32_t fd, int64_t end, int64_t capacity) noexcept nogil:
-    """Open a window that reads `capacity` bytes at a time. False: out of memory."""
+    """Open a window on a file, which reads `capacity` bytes at a time. False: out of memory."""
     window.data = <uint8_t *>malloc(<size_t>capacity)
     window.capacity = capacity
     window.start = window.size = 0

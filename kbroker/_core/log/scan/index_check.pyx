@@ -40,7 +40,11 @@ cdef inline bint ends_at(const check_t *check, const seen_t *seen, int64_t offse
 
 
 cdef void hold_index(check_t *check, const seen_t *seen) noexcept nogil:
-    """Several batches may share an entry, if one append wrote them: first one's position, last one's offset."""
+    """Compare the next .index entry with the batch at hand, and report entries that lie before it and fit no batch.
+
+    One append may write several batches and one entry for them, with the position of the first batch and the last
+    offset of the last one. Such an entry is kept (`awaited`) until a later batch has this offset.
+    """
     cdef int64_t offset
     while check.index_at < check.index_count and entry_position(check, check.index_at) < check.position:
         give_up_awaited(check)

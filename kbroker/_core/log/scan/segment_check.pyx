@@ -69,7 +69,7 @@ TEXTS = {
 
 
 cdef inline bint fill(check_t *check, int64_t size) noexcept nogil:
-    """Read `size` bytes from check.position on, which `here` then returns. False: the window has failed."""
+    """Read `size` bytes from check.position on; `here` returns them afterwards. False: reading has failed."""
     return window_at(&check.window, check.position, size) != NULL
 
 
@@ -255,7 +255,7 @@ cdef void place_epoch(check_t *check, const seen_t *seen) noexcept nogil:
 
 
 cdef bint place_offsets(check_t *check, const seen_t *seen) noexcept nogil:
-    """Return whether the batch's offsets fit where it stands; if not, the walk ignores them."""
+    """Return whether the batch's offsets fit between its neighbours'. If not, they are reported and not followed."""
     if seen.first_offset < check.next_offset:
         found(check, IN_LOG, CHECK_OFFSET_BACK, check.position, seen.first_offset, check.next_offset)
         return False

@@ -125,7 +125,7 @@ cdef void add_time_entry(scan_t *scan) noexcept nogil:
 
 
 cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
-    """Replay a batch of a producer into `producers`. False: the scan has failed."""
+    """Add a batch of a producer to the table `producers`. False: the scan has failed."""
     cdef marker_t marker
     cdef ended_t ended
     cdef uint8_t[ABORTED_SIZE] entry

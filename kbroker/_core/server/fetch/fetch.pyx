@@ -249,10 +249,10 @@ cdef void unlink(fetch_t *f) noexcept nogil:
     f.waiter_count = 0
 
 cdef bint own_names(fetch_t *f) noexcept nogil:
-    """Let the entries' topic names live as long as the fetch: they are in the frame or in the session before.
+    """Make the entries' topic names live as long as the fetch does.
 
-    Each name comes from its partition, or is copied to f.names once for the entries that share it. False: memory is
-    out.
+    The names point into the frame or the session. Each is replaced by the name in its partition, or copied to f.names
+    once for the entries that share it. False: memory is out.
     """
     cdef size_t size = 0
     cdef int32_t i
@@ -287,7 +287,7 @@ cdef bint own_names(fetch_t *f) noexcept nogil:
     return True
 
 cdef void shrink_entries(fetch_t *f) noexcept nogil:
-    """Give back the memory of a request that named one partition again and again, before the fetch waits."""
+    """Give back, before the fetch waits, memory that a request has taken which named one partition again and again."""
     cdef fetch_entry_t *fitting
     if f.entry_count == 0 or f.entry_capacity <= FEW_ENTRIES or f.entry_capacity // 4 <= f.entry_count:
         return
@@ -297,7 +297,10 @@ cdef void shrink_entries(fetch_t *f) noexcept nogil:
         f.entry_capacity = f.entry_count
 
 cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
-    """Link the fetch to its partitions. False, and linked to none, when there is something new to look at already."""
+    """Link the fetch to its partitions, so that it is told of new bytes.
+
+    Returns False, with the fetch linked to none, when a partition has got more bytes already: the caller looks again.
+    """
     cdef int32_t i
     cdef fetch_entry_t *e
     cdef fetch_waiter_t *waiter
@@ -320,9 +323,9 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
     return True
 
 cdef int look_and_wait(fetch_t *f, bint may_block) noexcept nogil:
-    """Look, and wait if there is too little.
+    """Look at what the fetch's partitions have; if that is too little, link the fetch to them, so that it waits.
 
-    Return 0: answer now; 1: linked to its partitions; NEEDS_HANDLER as look.
+    Returns 0: answer now; 1: the fetch waits; NEEDS_HANDLER: the look would block, so another thread has to do it.
     """
     while True:
         if look(f, may_block) == NEEDS_HANDLER:
@@ -479,7 +482,10 @@ cdef int fetch_came(Serving serving, slot_t *slot) noexcept nogil:
     return 0
 
 cdef int32_t work(Serving serving, slot_t *slot, fetch_t *f, int64_t now_ms) noexcept nogil:
-    """Look, and answer if there is enough. Return what becomes of the slot (SLOT_*)."""
+    """Look at what the fetch's partitions have, and answer if it is enough.
+
+    Return what becomes of the slot (SLOT_*).
+    """
     if look_and_wait(f, True) == 1:
         return SLOT_PARKED
     if f.session != NULL:

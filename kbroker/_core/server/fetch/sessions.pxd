@@ -84,9 +84,10 @@ cdef void session_unref(fetch_session_t *session) noexcept nogil
 cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil
 # Make an empty session that is not in the cache and has no id yet; NULL when memory is out.
 cdef fetch_session_t *session_new(bint privileged, bint by_id) noexcept nogil
-# Put a session into the cache, which takes over the caller's reference, and return its id. Evicts as KIP-227 says,
-# except that a host with more than half of the cache gives its slots to others and takes none of theirs. 0: there is no
-# room, and the caller keeps the only reference.
+# Put a session into the cache, which takes over the caller's reference, and return its id. If the cache is full,
+# another session is evicted. KIP-227 says which, with one exception: while one host has more than half of the cache,
+# its new sessions replace only its own, and those of other hosts may replace its sessions even in use. 0: nothing
+# could be evicted, and the caller keeps the only reference.
 cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int64_t owner, int64_t host,
                           int64_t now_ms) noexcept nogil
 # Note that a connection (`owner`) has used the session.

@@ -375,9 +375,9 @@ cdef inline int64_t clock_of(session_cache_t *cache, int64_t now_ms) noexcept no
 
 cdef bint make_room_locked(session_cache_t *cache, int32_t more, int64_t host, fetch_session_t **evicted,
                            int64_t now_ms) noexcept nogil:
-    """Make room for `more` partitions in all sessions; evicted sessions go before `evicted`.
+    """Make room in the cache for `more` partitions, by evicting sessions. False: there is no room.
 
-    False: there is no room.
+    Evicted sessions are put in front of the list `evicted`; the caller drops them.
     """
     cdef fetch_session_t *gone
     while cache.partition_count + more > cache.most_partitions:

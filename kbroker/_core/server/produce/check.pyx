@@ -299,7 +299,10 @@ cdef void convert(Serving serving, entry_t *e, uint8_t *frame) noexcept with gil
 
 
 cdef int keep_made(entry_t *e, const uint8_t[::1] batch) except -1:
-    """Keep a batch to append instead of the one in the frame. Its records are those that were checked."""
+    """Keep `batch`, which was made anew, to be appended in place of the one in the frame.
+
+    Its records are those that were checked.
+    """
     cdef batch_info_t info = e.info
     e.made = <uint8_t *>malloc(batch.shape[0])
     if e.made == NULL:

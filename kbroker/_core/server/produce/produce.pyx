@@ -69,7 +69,7 @@ cdef void drop_entries(produce_t *w) noexcept nogil:
 
 
 cdef void recycle(produce_t *w) noexcept nogil:
-    """Keep the struct for the next Produce, but not the memory that a request of many partitions took."""
+    """Keep the struct of a Produce for the next one, but free the memory that a request of many partitions took."""
     drop_entries(w)
     if w.capacity > KEPT_ENTRIES:
         free(w.entries)
@@ -223,7 +223,10 @@ cdef int produce_answered(produce_t *w, object codes) except -1:
 # --- appending and answering --------------------------------------------------------------------------
 
 cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_block) noexcept nogil:
-    """Append all entries. False: a thread that may block, or may ask a transaction's coordinator, has to go on."""
+    """Append all entries. Returns False if another thread has to go on.
+
+    That is one that may block, or one that may ask a transaction's coordinator.
+    """
     cdef appender_t appender
     cdef bint unverified = False
     cdef int32_t i
@@ -265,9 +268,10 @@ cdef int32_t count_waiting(produce_t *w) noexcept nogil:
 
 
 cdef bint await_acks(slot_t *slot) noexcept nogil:
-    """Link the slot's waiters. Return whether MAIL_ACKS will come; false: all acks are there already.
+    """Link the slot's waiters to their partitions. Returns whether mail (MAIL_ACKS) will come when all acks are there.
 
-    The caller has counted that mail in slot.outstanding already, because it may come before this returns.
+    Returns False if all acks are there already. The caller has counted the mail in slot.outstanding before, because it
+    may come before this returns.
     """
     cdef int32_t i
     cdef int32_t count = slot.waiter_count

@@ -1,4 +1,4 @@
-"""Writing a Produce response."""
+"""Writes a Produce response."""
 
 from libc.stdint cimport int32_t, uint8_t
 

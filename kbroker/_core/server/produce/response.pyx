@@ -19,7 +19,7 @@ cdef const char *refusal_text(int16_t error) noexcept nogil:
 
 
 cdef const char *storage_text(entry_t *e) noexcept nogil:
-    """Return why the disk does not take the batch; NULL when that is not known here."""
+    """Return a text that says why the disk refuses the batch; NULL when that is not known here."""
     if e.partition == NULL:
         return NULL
     if atomic_load_i32(&e.partition.dir.offline):
@@ -30,7 +30,7 @@ cdef const char *storage_text(entry_t *e) noexcept nogil:
 
 
 cdef void write_errors(writer_t *out, produce_t *w, entry_t *e) noexcept nogil:
-    """Write which records were wrong, and a text, where Kafka has them (from version 8 on)."""
+    """Write the list of wrong records and the error message, which responses have from version 8 on."""
     cdef const char *refusal = refusal_text(e.error)
     cdef const char *text = NULL
     cdef int32_t i

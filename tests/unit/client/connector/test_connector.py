@@ -367,7 +367,7 @@ def test_a_connector_that_nobody_has_any_more_ends_with_a_warning(place: Place, 
 
 
 def what_is_left(descriptors: Any) -> tuple[int, int]:
-    """Of clients: descriptors and threads."""
+    """Return how many descriptors and threads of clients are left."""
     gc.collect()
     ours = [each for each in threading.enumerate() if each.name.startswith(("kbroker-", "zookeeper"))]
     return descriptors(), len(ours)

@@ -203,7 +203,7 @@ def test_a_paused_partition_stays_so_and_stays_where_it_is_through_cooperative_r
 
 
 def test_a_group_rolls_from_eager_to_cooperative(members_of: MakeMembers) -> None:
-    """As KIP-429 has it: all learn the new one beside the old one, then each forgets the old one."""
+    """The group rolls as in KIP-429: all learn the new strategy beside the old one, then each forgets the old one."""
     members = members_of(4)
     for strategies in (["range"], ["cooperative-sticky", "range"], ["cooperative-sticky"]):
         older = list(members.alive)

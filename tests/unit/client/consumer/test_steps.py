@@ -24,7 +24,7 @@ def steps() -> Iterator[Steps]:
 
 
 def left() -> concurrent.futures.Future[None]:
-    """Of somebody who has left the group."""
+    """Return the future of a consumer that has left the group."""
     future: concurrent.futures.Future[None] = concurrent.futures.Future()
     future.set_result(None)
     return future

@@ -10,7 +10,8 @@ from kbroker.spark.installed import NotInstalled
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.spark_tasks import SparkTasks, reason
 
-SPARK = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Traceback (most recent call last):
+SPARK = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: \
+Traceback (most recent call last):
   File "worker.py", line 1, in process
 OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device
 
@@ -22,7 +23,7 @@ Traceback (most recent call last):
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 Caused by: java.io.IOException: something else
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize(

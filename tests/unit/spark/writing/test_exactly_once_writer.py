@@ -50,7 +50,7 @@ def writer_of(broker: Broker, topic: str | None, **options: str) -> ExactlyOnceW
 
 
 def write(writer: ExactlyOnceWriter, query: str, batch_id: int, task: int, attempt: int, *numbers: int) -> SinkMessage:
-    """As that attempt."""
+    """Write rows as that attempt of a task would."""
     context = TaskContext()
     context._partitionId, context._attemptNumber = task, attempt
     context._localProperties = {QUERY_ID: query, BATCH_ID: str(batch_id)}
@@ -170,7 +170,7 @@ def test_more_tasks_than_one_group_keeps(broker: Broker, topic: str, query: str)
 def test_a_timeout_that_brokers_do_not_allow_is_an_error_only_if_somebody_asks_for_it(
     broker: Broker, topic: str, query: str
 ) -> None:
-    """They allow a minute here; ours is 15 by itself."""
+    """The brokers allow a minute here; our own timeout is 15 minutes."""
     writer = writer_of(broker, topic)
     writer.commit([write(writer, query, 0, 0, 0, 5)], 0)
     assert committed(broker.bootstrap_servers, topic) == [5]

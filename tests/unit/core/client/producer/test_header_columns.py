@@ -30,7 +30,7 @@ def column(given: list[Any], kind: Any = HEADERS) -> pa.Array:
 
 
 def forms(given: list[Any]) -> list[Any]:
-    """The same headers as Arrow may hold them."""
+    """Return the headers in every form in which Arrow may hold them."""
     third = len(given) // 3
     around = [[("before", b"x")], *given, [("behind", None)]]
     return [

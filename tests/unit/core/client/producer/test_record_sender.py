@@ -282,7 +282,7 @@ column = st.lists(st.none() | st.binary(max_size=200), max_size=300)
 
 
 def forms(items: list[bytes | None]) -> dict[str, Any]:
-    """The same column in every form."""
+    """Return a column in every form that is taken."""
     padded: list[bytes | None] = [b"first", None, *items, b"last"]
     objects = np.empty(len(items), object)
     objects[:] = items

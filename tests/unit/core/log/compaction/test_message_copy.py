@@ -40,7 +40,7 @@ def copied(log: bytes, found: DedupeMap | None = None, *, retain: bool = True) -
 
 
 def wrapped(messages: Sequence[Message], codec: Codec, attributes: int = 0) -> bytes:
-    """As Kafka stores them: one compressed message with the last offset, inner offsets as the magic has them."""
+    """Return one compressed message as Kafka stores it: with the last offset, and inner offsets by its magic."""
     magic, last = messages[0].magic, messages[-1].offset
     base = messages[0].offset if magic else 0
     inner = encode_set([replace(each, offset=each.offset - base) for each in messages])

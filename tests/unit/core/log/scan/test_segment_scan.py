@@ -187,7 +187,7 @@ def test_ends_of_transactions_are_followed() -> None:
 
 
 def test_control_batches_that_end_no_transaction_end_none() -> None:
-    """Of other types, without records, or with records that are none."""
+    """The batches are of other types, have no records, or have records that are not valid."""
     data = batch(BASE, [5], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     keys_and_values = (
         (struct.pack(">hh", 0, 2), struct.pack(">hi", 0, 3)),
