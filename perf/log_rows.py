@@ -16,7 +16,8 @@ from kbroker._core.log.producers import ProducerTable
 from kbroker._core.wire import record_batch
 from kbroker.fs import RealFileSystem
 from kbroker.protocol.records import encode_batch
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import INDEX_ENTRY, TIME_INDEX_ENTRY
 from kbroker.storage.log import Log
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.producer_state import store_snapshot
@@ -79,7 +80,7 @@ def write_segment(home: LogHome, batches: list[bytes], size: int) -> int:
     """
     records = record_batch.check(batches[0]).record_count
     offset = 0
-    with (home.log_path / names.file_name(0, names.LOG)).open("wb") as log:
+    with (home.log_path / file_names.file_name(0, file_names.LOG)).open("wb") as log:
         while log.tell() < size:
             piece = bytearray().join(batches * (1 + (4 << 20) // (len(batches) * len(batches[0]))))
             with memoryview(piece) as view:
@@ -247,13 +248,13 @@ def write_closed_segment(folder: Path, base_offset: int, count: int, value_size:
         batch = bytearray(batch_of(value_size, 1, timestamp=TIME + base_offset + relative))
         record_batch.stamp(batch, base_offset + relative, 0)
         if len(data) - indexed_to > 4096:
-            index += names.INDEX_ENTRY.pack(relative, len(data))
-            time_index += names.TIME_INDEX_ENTRY.pack(TIME + base_offset + relative, relative)
+            index += INDEX_ENTRY.pack(relative, len(data))
+            time_index += TIME_INDEX_ENTRY.pack(TIME + base_offset + relative, relative)
             indexed_to = len(data)
         data += batch
-    time_index += names.TIME_INDEX_ENTRY.pack(TIME + base_offset + count - 1, count - 1)
-    for suffix, content in ((names.LOG, data), (names.INDEX, index), (names.TIME_INDEX, time_index)):
-        (folder / names.file_name(base_offset, suffix)).write_bytes(content)
+    time_index += TIME_INDEX_ENTRY.pack(TIME + base_offset + count - 1, count - 1)
+    for suffix, content in ((file_names.LOG, data), (file_names.INDEX, index), (file_names.TIME_INDEX, time_index)):
+        (folder / file_names.file_name(base_offset, suffix)).write_bytes(content)
 
 
 def by_offset(log: Log) -> Callable[[int], bool]:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.inspection.entries import Entry, Found, Problem
+from kbroker.storage import file_names
 from kbroker.storage import producer_state as snapshots
-from kbroker.storage import segment as names
+from kbroker.storage.index_entries import ABORTED_TRANSACTION, INDEX_ENTRY, TIME_INDEX_ENTRY
 
 ABORTED_TRANSACTION_FIELDS = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
 SNAPSHOT_FIELDS = (
@@ -40,26 +41,26 @@ def _odd_size(data: bytes, entry_size: int) -> Found:
 
 
 def read_offset_index(data: bytes, base_offset: int) -> Found:
-    size = names.INDEX_ENTRY.size
+    size = INDEX_ENTRY.size
     for at in range(0, used_size(data, size), size):
-        relative_offset, position = names.INDEX_ENTRY.unpack_from(data, at)
+        relative_offset, position = INDEX_ENTRY.unpack_from(data, at)
         yield Entry("index", at, {"offset": base_offset + relative_offset, "position": position})
     yield from _odd_size(data, size)
 
 
 def read_time_index(data: bytes, base_offset: int) -> Found:
-    size = names.TIME_INDEX_ENTRY.size
+    size = TIME_INDEX_ENTRY.size
     for at in range(0, used_size(data, size), size):
-        timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack_from(data, at)
+        timestamp, relative_offset = TIME_INDEX_ENTRY.unpack_from(data, at)
         yield Entry("time_index", at, {"timestamp": timestamp, "offset": base_offset + relative_offset})
     yield from _odd_size(data, size)
 
 
 def read_transaction_index(data: bytes, base_offset: int) -> Found:
-    size = names.ABORTED_TRANSACTION.size
+    size = ABORTED_TRANSACTION.size
     before = base_offset - 1
     for at in range(0, len(data) - len(data) % size, size):
-        values = names.ABORTED_TRANSACTION.unpack_from(data, at)
+        values = ABORTED_TRANSACTION.unpack_from(data, at)
         version, producer_id, first_offset, last_offset, last_stable_offset = values
         if version != 0:
             unread = f"{len(data) - at} bytes from here on are not read"
@@ -117,8 +118,8 @@ def read_snapshot(data: bytes, end_offset: int) -> Found:
 
 
 BINARY_FILES: dict[str, Callable[[bytes, int], Found]] = {
-    names.INDEX: read_offset_index,
-    names.TIME_INDEX: read_time_index,
-    names.TRANSACTION_INDEX: read_transaction_index,
-    names.SNAPSHOT: read_snapshot,
+    file_names.INDEX: read_offset_index,
+    file_names.TIME_INDEX: read_time_index,
+    file_names.TRANSACTION_INDEX: read_transaction_index,
+    file_names.SNAPSHOT: read_snapshot,
 }

@@ -25,8 +25,7 @@ from kbroker.inspection.partition_check import (
 )
 from kbroker.inspection.text_files import OFFSET_CHECKPOINTS, TEXT_FILES
 from kbroker.model import INTERNAL_TOPICS, TopicPartition
-from kbroker.storage import checkpoints, directory
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, directory, file_names
 from kbroker.storage.checkpoints import CLEANER_OFFSETS
 
 _ROOT_FILES = (*OFFSET_CHECKPOINTS, directory.META_PROPERTIES, directory.CLEAN_MARK)
@@ -67,7 +66,7 @@ def is_partition_directory(path: Path) -> bool:
     if directory.parse_partition_directory(path.name) is None and _DEPARTED.fullmatch(path.name) is None:
         return False
     entries = os.listdir(path)  # noqa: PTH208
-    return not entries or any(names.is_of_a_log(name) for name in entries)
+    return not entries or any(file_names.is_of_a_log(name) for name in entries)
 
 
 def is_log_directory(path: Path) -> bool:
@@ -152,7 +151,7 @@ class Verifier:
         if path.name in _ROOT_FILES:
             yield from self._check_root_file(path)
             return
-        if not names.is_of_a_log(path.name):
+        if not file_names.is_of_a_log(path.name):
             raise KbrokerError(f"{path}: no file of a log directory has this name")
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # raises: an unreadable file is no finding
         home = LogDirectory(path.parent.parent)
@@ -226,7 +225,7 @@ class Verifier:
             elif _OF_OTHERS.fullmatch(name) or name.removesuffix(".tmp") in _ROOT_FILES:
                 continue
             elif path.is_dir() and (directory.parse_partition_directory(name) or _DEPARTED.fullmatch(name)):
-                if not name.endswith(names.DIRECTORY_DELETE):
+                if not name.endswith(file_names.DIRECTORY_DELETE):
                     partitions.append(path)
             elif path.exists():
                 kind = "directory" if path.is_dir() else "file"

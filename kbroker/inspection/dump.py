@@ -12,7 +12,7 @@ from kbroker.inspection.entries import Entry, Found, Problem, read_whole
 from kbroker.inspection.log_file import LogOptions, read_log
 from kbroker.inspection.partition_check import PartitionChecker, PartitionContext
 from kbroker.inspection.text_files import TEXT_FILES
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -34,11 +34,11 @@ def files_of(path: Path) -> Iterator[Path]:
 
 
 def is_known(name: str) -> bool:
-    return name in TEXT_FILES or names.is_of_a_log(name)
+    return name in TEXT_FILES or file_names.is_of_a_log(name)
 
 
 def is_index(path: Path) -> bool:
-    return _kind(path) in (names.INDEX, names.TIME_INDEX)
+    return _kind(path) in (file_names.INDEX, file_names.TIME_INDEX)
 
 
 def read_entries(path: Path, options: LogOptions) -> Found:
@@ -46,15 +46,14 @@ def read_entries(path: Path, options: LogOptions) -> Found:
     if path.name in TEXT_FILES:
         yield from TEXT_FILES[path.name](read_whole(str(path)))
         return
-    parsed = names.parse_file_name(path.name)
+    parsed = file_names.parse_file_name(path.name)
     if parsed is None:
         return
-    base_offset, kind, _ = parsed
-    if kind == names.LOG:
-        yield Entry("log", 0, {"starting_offset": base_offset})
+    if parsed.suffix == file_names.LOG:
+        yield Entry("log", 0, {"starting_offset": parsed.base_offset})
         yield from read_log(path, options)
-    elif kind in BINARY_FILES:
-        yield from BINARY_FILES[kind](read_whole(str(path)), base_offset)
+    elif parsed.suffix in BINARY_FILES:
+        yield from BINARY_FILES[parsed.suffix](read_whole(str(path)), parsed.base_offset)
 
 
 def index_sanity(path: Path) -> Found:
@@ -78,5 +77,5 @@ def against_its_log(path: Path) -> Iterator[Problem]:
 
 
 def _kind(path: Path) -> str:
-    parsed = names.parse_file_name(path.name)
-    return parsed[1] if parsed else ""
+    parsed = file_names.parse_file_name(path.name)
+    return parsed.suffix if parsed else ""

@@ -28,8 +28,8 @@ from kbroker.inspection.entries import (
 from kbroker.inspection.text_files import TEXT_FILES
 from kbroker.protocol.compression import inflate_shared
 from kbroker.protocol.records import INFLATED_LIMIT
-from kbroker.storage import checkpoints
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, file_names
+from kbroker.storage.index_entries import ABORTED_TRANSACTION, INDEX_ENTRY, TIME_INDEX_ENTRY
 
 _OPEN_TRANSACTIONS = 100_000  #: so many open transactions are followed; with more the .txnindex check is incomplete
 
@@ -121,32 +121,32 @@ class PartitionChecker:
             return self.result
         segments: dict[int, set[str]] = {}
         for name in present:
-            parsed = names.parse_file_name(name)
-            if not names.is_of_a_log(name):
+            parsed = file_names.parse_file_name(name)
+            if not file_names.is_of_a_log(name):
                 self._add(self._path / name, WHOLE_FILE, "no file of a partition has this name")
-            elif parsed and not parsed[2] and parsed[1] != names.SNAPSHOT:
-                segments.setdefault(parsed[0], set()).add(parsed[1])
+            elif parsed and not parsed.step and parsed.suffix != file_names.SNAPSHOT:
+                segments.setdefault(parsed.base_offset, set()).add(parsed.suffix)
         self._check_segments(segments)
         for name in present:
             if name in TEXT_FILES:
                 self._check_text(name)
-            parsed = names.parse_file_name(name)
-            if parsed and parsed[1:] == (names.SNAPSHOT, ""):
-                self._check_snapshot(name, parsed[0])
+            parsed = file_names.parse_file_name(name)
+            if parsed and parsed.suffix == file_names.SNAPSHOT and not parsed.step:
+                self._check_snapshot(name, parsed.base_offset)
         return self.result
 
     def check_file(self, name: str) -> PartitionCheck:
         """Check one file, together with the segment that it belongs to. Only findings of that file are returned."""
-        parsed = names.parse_file_name(name)
+        parsed = file_names.parse_file_name(name)
         if name in TEXT_FILES:
             self._check_text(name)
-        elif parsed and not parsed[2] and parsed[1] in (names.LOG, *names.INDEX_SUFFIXES):
+        elif parsed and not parsed.step and parsed.suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES):
             self._transactions.is_complete = False
-            self._check_segment(parsed[0], None)
-        elif parsed and parsed[1] == names.LOG:
-            self._check_lone_log(name, parsed[0])
+            self._check_segment(parsed.base_offset, None)
+        elif parsed and parsed.suffix == file_names.LOG:
+            self._check_lone_log(name, parsed.base_offset)
         elif parsed and (data := self._read(name)) is not None:
-            self._items(self._path / name, BINARY_FILES[parsed[1]](data, parsed[0]))
+            self._items(self._path / name, BINARY_FILES[parsed.suffix](data, parsed.base_offset))
         path = str(self._path / name)
         self.result.findings = [finding for finding in self.result.findings if finding.path == path]
         return self.result
@@ -159,6 +159,9 @@ class PartitionChecker:
             self.result.findings += [Finding(str(self._path / name), at, what) for _, at, what in checked.findings]
         finally:
             os.close(fd)
+
+    def _file(self, base: int, suffix: str) -> Path:
+        return self._path / file_names.file_name(base, suffix)
 
     def _add(self, path: Path | str, position: int, what: str) -> None:
         self.result.findings.append(Finding(str(path), position, what))
@@ -177,23 +180,23 @@ class PartitionChecker:
     # --- segments
 
     def _check_segments(self, segments: dict[int, set[str]]) -> None:
-        bases = sorted(base for base, suffixes in segments.items() if names.LOG in suffixes)
+        bases = sorted(base for base, suffixes in segments.items() if file_names.LOG in suffixes)
         for base, suffixes in sorted(segments.items()):
-            if names.LOG not in suffixes:
+            if file_names.LOG not in suffixes:
                 for suffix in sorted(suffixes):
-                    self._add(self._path / names.file_name(base, suffix), WHOLE_FILE, "its .log is not there")
+                    self._add(self._file(base, suffix), WHOLE_FILE, "its .log is not there")
         expected: int | None = None
         self._transactions.is_complete = bases[:1] == [0]
         for number, base in enumerate(bases):
             end_offset = bases[number + 1] if number + 1 < len(bases) else None
             if expected is not None and base > expected and not self._context.has_gaps:
                 what = f"begins at offset {base}, but the segment before it ends at {expected}"
-                self._add(self._path / names.file_name(base, names.LOG), 0, f"{what}, and nothing tells of compaction")
+                self._add(self._file(base, file_names.LOG), 0, f"{what}, and nothing tells of compaction")
             checked = self._check_segment(base, end_offset)
-            for suffix in (names.INDEX, names.TIME_INDEX):
+            for suffix in (file_names.INDEX, file_names.TIME_INDEX):
                 is_of_magic_0 = checked is not None and checked.batches > 0 and checked.max_timestamp < 0
-                if suffix not in segments[base] and not (suffix == names.TIME_INDEX and is_of_magic_0):
-                    self._add(self._path / names.file_name(base, names.LOG), WHOLE_FILE, f"its {suffix} is not there")
+                if suffix not in segments[base] and not (suffix == file_names.TIME_INDEX and is_of_magic_0):
+                    self._add(self._file(base, file_names.LOG), WHOLE_FILE, f"its {suffix} is not there")
             expected = checked.next_offset if checked is not None and checked.is_sure else None
         self.result.log_end_offset = expected
 
@@ -203,13 +206,13 @@ class PartitionChecker:
         Returns None if the segment was not read to its end: then nothing is known about what should follow.
         """
         is_last = end_offset is None
-        paths = {suffix: self._path / names.file_name(base, suffix) for suffix in (names.LOG, *names.INDEX_SUFFIXES)}
+        paths = {suffix: self._file(base, suffix) for suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES)}
         indexes = {
             suffix: self._index_entries(paths[suffix], entry.size, is_last)
-            for suffix, entry in ((names.INDEX, names.INDEX_ENTRY), (names.TIME_INDEX, names.TIME_INDEX_ENTRY))
+            for suffix, entry in ((file_names.INDEX, INDEX_ENTRY), (file_names.TIME_INDEX, TIME_INDEX_ENTRY))
         }
-        aborted = self._read(paths[names.TRANSACTION_INDEX].name)
-        log = str(paths[names.LOG])
+        aborted = self._read(paths[file_names.TRANSACTION_INDEX].name)
+        log = str(paths[file_names.LOG])
         try:
             fd = open_regular(log)
         except FileNotFoundError:
@@ -221,9 +224,10 @@ class PartitionChecker:
             size = os.fstat(fd).st_size
             self._transactions.aborted.clear()
             checked = check_segment(
-                fd, size, base, inflate=inflate, index=indexes[names.INDEX], time_index=indexes[names.TIME_INDEX],
-                end_offset=end_offset, gaps=self._context.has_gaps, zeros_allowed=is_last and self._context.is_live,
-                transactions=self._transactions.take, progress=self._context.progress,
+                fd, size, base, inflate=inflate, index=indexes[file_names.INDEX],
+                time_index=indexes[file_names.TIME_INDEX], end_offset=end_offset, gaps=self._context.has_gaps,
+                zeros_allowed=is_last and self._context.is_live, transactions=self._transactions.take,
+                progress=self._context.progress,
             )  # fmt: skip
         except OSError as error:
             self._add(log, WHOLE_FILE, reason_of(error))
@@ -231,9 +235,9 @@ class PartitionChecker:
         finally:
             os.close(fd)
         self.result.size += size
-        files = {segment_check.LOG: log, segment_check.INDEX: str(paths[names.INDEX])}
+        files = {segment_check.LOG: log, segment_check.INDEX: str(paths[file_names.INDEX])}
         for file, position, what in checked.findings:
-            self._add(files.get(file, str(paths[names.TIME_INDEX])), position, what)
+            self._add(files.get(file, str(paths[file_names.TIME_INDEX])), position, what)
         if checked.finding_count > len(checked.findings):
             self._add(log, WHOLE_FILE, f"{checked.finding_count - len(checked.findings)} more findings")
         is_whole = checked.position == size or (is_last and self._context.is_live)
@@ -241,8 +245,8 @@ class PartitionChecker:
             self._transactions = TransactionWalk(is_complete=False)
             return None
         if not is_last:
-            self._check_last_time(paths[names.TIME_INDEX], indexes[names.TIME_INDEX], checked)
-        self._check_aborted(paths[names.TRANSACTION_INDEX], aborted, base, log)
+            self._check_last_time(paths[file_names.TIME_INDEX], indexes[file_names.TIME_INDEX], checked)
+        self._check_aborted(paths[file_names.TRANSACTION_INDEX], aborted, base, log)
         self._runs += [(log, *run) for run in checked.epochs]
         return checked
 
@@ -259,7 +263,7 @@ class PartitionChecker:
 
     def _check_last_time(self, path: Path, index: bytes, checked: SegmentCheck) -> None:
         """Check that the time index of a closed segment ends with its largest timestamp: lookups by time rely on it."""
-        last = names.TIME_INDEX_ENTRY.unpack_from(index, len(index) - names.TIME_INDEX_ENTRY.size)[0] if index else -1
+        last = TIME_INDEX_ENTRY.unpack_from(index, len(index) - TIME_INDEX_ENTRY.size)[0] if index else -1
         if last < checked.max_timestamp and not any(finding.path == str(path) for finding in self.result.findings):
             self._add(path, len(index), f"ends at timestamp {last}; the segment's largest is {checked.max_timestamp}")
 
@@ -268,7 +272,7 @@ class PartitionChecker:
         markers = {marker.last_offset: marker for marker in self._transactions.aborted}
         told = set()
         is_known = self._transactions.is_complete and not self._context.has_gaps
-        for item in BINARY_FILES[names.TRANSACTION_INDEX](data or b"", base):
+        for item in BINARY_FILES[file_names.TRANSACTION_INDEX](data or b"", base):
             if isinstance(item, Problem):
                 self._add(path, item.position, item.what)
                 told.add(item.position)
@@ -291,7 +295,7 @@ class PartitionChecker:
         for marker in markers.values():
             if marker.first_offset >= 0:
                 what = f"the abort of producer {marker.producer_id} at byte {marker.position} of the log is not there"
-                entry_size = names.ABORTED_TRANSACTION.size
+                entry_size = ABORTED_TRANSACTION.size
                 self._add(path, len(data or b"") // entry_size * entry_size, what)
 
     # --- the other files
@@ -341,7 +345,7 @@ class PartitionChecker:
         data = self._read(name)
         if data is None:
             return
-        self._items(self._path / name, BINARY_FILES[names.SNAPSHOT](data, offset))
+        self._items(self._path / name, BINARY_FILES[file_names.SNAPSHOT](data, offset))
         end_offset = self._known_end()
         if end_offset is not None and offset > end_offset:
             self._add(self._path / name, WHOLE_FILE, f"is of offset {offset}, the log ends at {end_offset}")

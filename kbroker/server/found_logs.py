@@ -15,8 +15,7 @@ from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import NO_UUID
 from kbroker.rules.topic_names import listed
-from kbroker.storage import checkpoints, directory
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, directory, file_names
 from kbroker.storage.directory import WrongDirectory, is_directory, parse_partition_directory
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_manager import LogManager
@@ -54,7 +53,7 @@ def refuse_foreign(log_dirs: Iterable[str | Path]) -> None:
 
 def _is_of_a_partition(name: str) -> bool:
     return parse_partition_directory(name) is not None or name.endswith(
-        (names.DIRECTORY_DELETE, names.DIRECTORY_STRAY, names.DIRECTORY_FUTURE)
+        (file_names.DIRECTORY_DELETE, file_names.DIRECTORY_STRAY, file_names.DIRECTORY_FUTURE)
     )
 
 

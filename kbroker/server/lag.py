@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.metrics.registry import Sample
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 
 if TYPE_CHECKING:
     from kbroker.clock import Clock
@@ -55,7 +55,7 @@ def _timestamp_at(log: Log, offset: int) -> int | None:
     if code or base_offset < 0:
         return None
     try:
-        with open(log.path_of(base_offset, names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
+        with open(log.path_of(base_offset, file_names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
             head = os.pread(file.fileno(), _BATCH.size, position)
     except OSError:  # the segment is just being deleted; a failing disk is reported elsewhere
         return None

@@ -20,9 +20,16 @@ from kbroker.errors import DiskDamaged
 from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import INFLATED_LIMIT
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import (
+    ABORTED_TRANSACTION,
+    INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+    AbortedTransaction,
+    aborted_transactions,
+)
 from kbroker.storage.log_context import CleaningAborted
-from kbroker.storage.recovery import write_indexes
+from kbroker.storage.segment import changed_ms, largest_timestamp, write_indexes
 from kbroker.storage.segment_swap import discard_cleaned
 
 if TYPE_CHECKING:
@@ -74,11 +81,11 @@ def cleanable_segments(log: Log, first_dirty_offset: int = 0) -> list[CleanableS
         if end_offset > bound:
             break
         if lag_ms > 0 and end_offset > first_dirty_offset:
-            path = log.path_of(at.base_offset, names.LOG)
-            if names.largest_timestamp(path, at.max_timestamp) > newest_ms:
+            path = log.path_of(at.base_offset, file_names.LOG)
+            if largest_timestamp(path, at.max_timestamp) > newest_ms:
                 break
-        index_size = at.index_count * names.INDEX_ENTRY.size
-        time_index_size = at.time_index_count * names.TIME_INDEX_ENTRY.size
+        index_size = at.index_count * INDEX_ENTRY.size
+        time_index_size = at.time_index_count * TIME_INDEX_ENTRY.size
         found.append(CleanableSegment(at.base_offset, end_offset, at.size, index_size, time_index_size))
     return found
 
@@ -187,7 +194,7 @@ class _Cleaning:
         if not dirty:
             return
         # A transaction whose marker is before the dirty segments ended before them.
-        transactions = Transactions(entry for entry in self._aborted if entry[2] >= dirty[0].base_offset)
+        transactions = Transactions(entry for entry in self._aborted if entry.last_offset >= dirty[0].base_offset)
         for at in dirty:
             for chunk in _Chunks(self._log, at, self._buffer, self._on_io):
                 with chunk:
@@ -209,7 +216,7 @@ class _Cleaning:
         clean = [at for at in self._segments if at.base_offset < self._first_dirty_offset]
         if not clean:
             return 0
-        return names.changed_ms(self._log.path_of(clean[-1].base_offset, names.LOG)) - self._options.delete_retention_ms
+        return changed_ms(self._log.path_of(clean[-1].base_offset, file_names.LOG)) - self._options.delete_retention_ms
 
     def _clean_group(
         self,
@@ -221,19 +228,20 @@ class _Cleaning:
         log, fs = self._log, self._fs
         base_offset = group[0].base_offset
         known = len(transactions.kept)
-        path = log.path_of(base_offset, names.LOG)
-        changed_ns = os.stat(log.path_of(group[-1].base_offset, names.LOG)).st_mtime_ns  # noqa: PTH116
+        path = log.path_of(base_offset, file_names.LOG)
+        changed_ns = os.stat(log.path_of(group[-1].base_offset, file_names.LOG)).st_mtime_ns  # noqa: PTH116
         try:
-            scan = self._copy_group(group, path + names.CLEANED, transactions, producers, legacy_horizon_ms)
-            segment = write_indexes(fs, log.path, base_offset, scan, names.CLEANED)
-            has_index = any(_is_there(log.path_of(at.base_offset, names.TRANSACTION_INDEX)) for at in group)
+            scan = self._copy_group(group, path + file_names.CLEANED, transactions, producers, legacy_horizon_ms)
+            segment = write_indexes(fs, log.path, base_offset, scan, file_names.CLEANED)
+            has_index = any(_is_there(log.path_of(at.base_offset, file_names.TRANSACTION_INDEX)) for at in group)
             if has_index:
                 # Written even if it is empty, so that a restart in the middle of the swap can tell new from old.
-                entries = [names.ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:]]
+                entries = [ABORTED_TRANSACTION.pack(0, *entry) for entry in transactions.kept[known:]]
                 segment.aborted_count = len(entries)
-                write_file(fs, log.path_of(base_offset, names.TRANSACTION_INDEX) + names.CLEANED, b"".join(entries))
+                aborted_path = log.path_of(base_offset, file_names.TRANSACTION_INDEX) + file_names.CLEANED
+                write_file(fs, aborted_path, b"".join(entries))
             # As in Kafka, the new segment keeps the old one's time of change: when its messages were written.
-            os.utime(path + names.CLEANED, ns=(changed_ns, changed_ns))
+            os.utime(path + file_names.CLEANED, ns=(changed_ns, changed_ns))
         except BaseException:
             discard_cleaned(fs, log.path, base_offset)
             raise
@@ -253,7 +261,7 @@ class _Cleaning:
         written = handed_over = 0
         try:
             for at in group:
-                retain = names.changed_ms(self._log.path_of(at.base_offset, names.LOG)) > legacy_horizon_ms
+                retain = changed_ms(self._log.path_of(at.base_offset, file_names.LOG)) > legacy_horizon_ms
                 for chunk in _Chunks(self._log, at, self._buffer, self._on_io):
                     with chunk:
                         copy = copy_segment(
@@ -318,7 +326,7 @@ class _Chunks:
 
     def __init__(self, log: Log, segment: CleanableSegment, buffer: _Buffer, on_io: Taken):
         self._fs = log.context.fs
-        self._path = log.path_of(segment.base_offset, names.LOG)
+        self._path = log.path_of(segment.base_offset, file_names.LOG)
         self._size = segment.size
         self._buffer = buffer
         self._on_io = on_io
@@ -366,18 +374,18 @@ def _last_batches(log: Log) -> LastBatches:
     )
 
 
-def _aborted_transactions(log: Log) -> list[tuple[int, int, int, int]]:
-    """Return the entries of every .txnindex: (producer id, first offset, last offset, last stable offset).
+def _aborted_transactions(log: Log) -> list[AbortedTransaction]:
+    """Return the entries of every .txnindex.
 
     Segments that cannot be cleaned yet are included: a transaction aborted in one may have begun in an earlier one.
     """
-    found: list[tuple[int, int, int, int]] = []
+    found: list[AbortedTransaction] = []
     for at in log.state.segments():
         try:
-            data = read_file(log.context.fs, log.path_of(at.base_offset, names.TRANSACTION_INDEX))
+            data = read_file(log.context.fs, log.path_of(at.base_offset, file_names.TRANSACTION_INDEX))
         except FileNotFoundError:
             continue
-        found += names.aborted_transactions(data)
+        found += aborted_transactions(data)
     return found
 
 
@@ -386,7 +394,7 @@ def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
     found = []
     for at, behind in itertools.pairwise(log.state.segments()):
         if behind.base_offset > first_dirty_offset:
-            fd = log.context.fs.open(log.path_of(at.base_offset, names.LOG), os.O_RDONLY)
+            fd = log.context.fs.open(log.path_of(at.base_offset, file_names.LOG), os.O_RDONLY)
             try:
                 first = find_batch(fd, at.size) if at.size else None
             finally:

@@ -16,7 +16,7 @@ from uuid import UUID
 from kbroker.errors import KbrokerError, StorageFailed
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import TopicPartition
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.checkpoints import decode_uuid, encode_uuid
 
 LOCK = ".lock"
@@ -183,7 +183,7 @@ def set_clean_mark(fs: FileSystem, path: str) -> None:
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """Parse a directory name `topic-partition`; None for any other name, such as one with `-delete` at its end."""
-    if name.endswith((names.DIRECTORY_DELETE, names.DIRECTORY_STRAY, names.DIRECTORY_FUTURE)):
+    if name.endswith((file_names.DIRECTORY_DELETE, file_names.DIRECTORY_STRAY, file_names.DIRECTORY_FUTURE)):
         return None
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None or str(int(match[2])) != match[2]:
@@ -193,12 +193,12 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 def stray_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
     """Return `topic-partition.<32 hex digits>-stray`: the name under which an unknown directory is kept."""
-    return _departed_name(topic_partition, randomness, names.DIRECTORY_STRAY)
+    return _departed_name(topic_partition, randomness, file_names.DIRECTORY_STRAY)
 
 
 def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
     """Return `topic-partition.<32 hex digits>-delete`, the topic cut so that the name has at most 255 characters."""
-    return _departed_name(topic_partition, randomness, names.DIRECTORY_DELETE)
+    return _departed_name(topic_partition, randomness, file_names.DIRECTORY_DELETE)
 
 
 def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:

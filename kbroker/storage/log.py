@@ -25,8 +25,8 @@ from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import ActiveProducer, LogContext, StorageErrors
 from kbroker.storage.log_records import LogRecords
 from kbroker.storage.options import NEVER, LogOptions
-from kbroker.storage.recovery import Progress, create_segment
-from kbroker.storage.segment import Segment
+from kbroker.storage.recovery import Progress
+from kbroker.storage.segment import Segment, create_segment
 from kbroker.storage.segment_files import SegmentFiles
 from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
 

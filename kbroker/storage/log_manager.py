@@ -23,9 +23,8 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import TopicPartition
-from kbroker.storage import checkpoints
+from kbroker.storage import checkpoints, file_names
 from kbroker.storage import directory as directories
-from kbroker.storage import segment as names
 from kbroker.storage.cleaner import LogCleaner
 from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
 from kbroker.storage.flush import request_due_flushes
@@ -185,13 +184,13 @@ class LogManager:
     def _find_logs(self, home: OpenDirectory, resolve: Resolve) -> None:
         for name in sorted(self._fs.list_directory(home.path)):
             path = f"{home.path}/{name}"
-            if name.endswith(names.DIRECTORY_DELETE):
+            if name.endswith(file_names.DIRECTORY_DELETE):
                 self._scheduler.once(0, partial(self._remove_directory, path, []))
                 continue
-            if name.endswith(names.DIRECTORY_STRAY):
+            if name.endswith(file_names.DIRECTORY_STRAY):
                 logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
                 continue
-            if name.endswith(names.DIRECTORY_FUTURE):
+            if name.endswith(file_names.DIRECTORY_FUTURE):
                 logger.warning("%s is left alone: an unfinished copy of a log, which is whole where it was", path)
                 continue
             topic_partition = directories.parse_partition_directory(name)

@@ -27,7 +27,7 @@ from kbroker._core.log.producers import ProducerTable
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import number_key
-from kbroker.storage import segment
+from kbroker.storage import file_names
 
 logger = logging.getLogger("kbroker.storage")
 
@@ -142,7 +142,7 @@ def vouched_index(data: bytes) -> AbortedIndex | None:
 def store_snapshot(
     fs: FileSystem, directory: str, offset: int, producers: ProducerTable, aborted: AbortedIndex | None = None
 ) -> None:
-    path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
+    path = file_names.path_of(directory, offset, file_names.SNAPSHOT)
     replace_file(fs, path, encode_snapshot(producers, aborted), durable=False)
 
 
@@ -151,7 +151,7 @@ def load_snapshot(fs: FileSystem, directory: str, offset: int) -> ProducerTable 
 
     Raises OSError, FileNotFoundError if there is none.
     """
-    path = f"{directory}/{segment.file_name(offset, segment.SNAPSHOT)}"
+    path = file_names.path_of(directory, offset, file_names.SNAPSHOT)
     try:
         return decode_snapshot(read_file(fs, path))
     except ValueError as error:

@@ -23,12 +23,13 @@ from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_se
 from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.fs import FileSystem, read_file, write_file
 from kbroker.model import NO_LEADER_EPOCH
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS
+from kbroker.storage.index_entries import ABORTED_TRANSACTION, INDEX_ENTRY, TIME_INDEX_ENTRY
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import load_snapshot
-from kbroker.storage.segment import Segment
+from kbroker.storage.segment import Segment, create_segment, remove_segment, segment_of
 from kbroker.storage.segment_swap import finish_leftovers
 from kbroker.storage.witness import Header, Witness
 
@@ -36,7 +37,7 @@ logger = logging.getLogger("kbroker.storage")
 
 Progress = Callable[[int], None]
 
-_INDEXES = {names.INDEX, names.TIME_INDEX}
+_INDEXES = {file_names.INDEX, file_names.TIME_INDEX}
 
 
 class LogRefused(DiskDamaged):
@@ -113,11 +114,11 @@ class LogLoader:
 
     def load(self) -> LoadedLog:
         for name in finish_leftovers(self.fs, self.directory):
-            at = names.parse_file_name(name)
-            if not names.is_of_a_log(name):
+            at = file_names.parse_file_name(name)
+            if not file_names.is_of_a_log(name):
                 logger.warning("%s/%s is left alone: it is no file of a log", self.directory, name)
-            elif at is not None and not at[2]:
-                self._files.setdefault(at[0], set()).add(at[1])
+            elif at is not None and not at.step:
+                self._files.setdefault(at.base_offset, set()).add(at.suffix)
         epochs_known = self.epochs.load()
         segments = self._load_segments()
         log_end_offset = self._end_of(segments)
@@ -179,7 +180,7 @@ class LogLoader:
     # --- segments
 
     def _load_segments(self) -> list[Segment]:
-        bases = sorted(base_offset for base_offset, suffixes in self._files.items() if names.LOG in suffixes)
+        bases = sorted(base_offset for base_offset, suffixes in self._files.items() if file_names.LOG in suffixes)
         if len(bases) > 1 and self._is_failed_roll(bases[-2], bases[-1]):
             self._remove([Segment(bases.pop(), 0)])
         for number, base_offset in enumerate(bases, start=1):
@@ -197,7 +198,7 @@ class LogLoader:
         """Whether the newest segment is left over from a failed roll: the segment before it took more batches."""
         if self._log_size(next_base):
             return False
-        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        fd = self.fs.open(self._path(base_offset, file_names.LOG), os.O_RDONLY)
         try:
             size = self.fs.file_size(fd)
             is_trusted = self.is_clean and self._has_indexes(base_offset)
@@ -220,7 +221,7 @@ class LogLoader:
             if loaded is not None:
                 self._unread.add(base_offset)
                 return True, loaded
-        fd = self.fs.open(self._path(base_offset, names.LOG), os.O_RDWR)
+        fd = self.fs.open(self._path(base_offset, file_names.LOG), os.O_RDWR)
         try:
             size = self.fs.file_size(fd)
             if is_trusted and not behind:
@@ -237,30 +238,30 @@ class LogLoader:
     def _trust_segment(self, base_offset: int, size: int) -> Segment | None:
         """Return a segment as its file sizes and last index entries describe it; None if these contradict."""
         loaded = Segment(base_offset, size, max_timestamp_offset=base_offset)
-        last_entry = self._last_entry(base_offset, names.INDEX, names.INDEX_ENTRY.size)
-        last_time_entry = self._last_entry(base_offset, names.TIME_INDEX, names.TIME_INDEX_ENTRY.size)
+        last_entry = self._last_entry(base_offset, file_names.INDEX, INDEX_ENTRY.size)
+        last_time_entry = self._last_entry(base_offset, file_names.TIME_INDEX, TIME_INDEX_ENTRY.size)
         if last_entry is None or last_time_entry is None:
             return None
         loaded.index_count, entry = last_entry
         loaded.time_index_count, time_entry = last_time_entry
         position = 0
         if entry:
-            relative_offset, position = names.INDEX_ENTRY.unpack(entry)
+            relative_offset, position = INDEX_ENTRY.unpack(entry)
             if relative_offset < 0 or not 0 <= position < size:
                 what = f"its last entry points to byte {position} of {size}"
-                self._distrust(base_offset, names.INDEX, loaded.index_count * names.INDEX_ENTRY.size, what)
+                self._distrust(base_offset, file_names.INDEX, loaded.index_count * INDEX_ENTRY.size, what)
                 return None
         loaded.bytes_since_index = size - position
-        if names.TRANSACTION_INDEX in self._files[base_offset]:
-            last_aborted = self._last_entry(base_offset, names.TRANSACTION_INDEX, names.ABORTED_TRANSACTION.size)
+        if file_names.TRANSACTION_INDEX in self._files[base_offset]:
+            last_aborted = self._last_entry(base_offset, file_names.TRANSACTION_INDEX, ABORTED_TRANSACTION.size)
             if last_aborted is None:
                 return None
             loaded.aborted_count = last_aborted[0]
         if time_entry:
-            loaded.max_timestamp, relative_offset = names.TIME_INDEX_ENTRY.unpack(time_entry)
+            loaded.max_timestamp, relative_offset = TIME_INDEX_ENTRY.unpack(time_entry)
             if relative_offset < 0 or loaded.max_timestamp < 0:
-                at = loaded.time_index_count * names.TIME_INDEX_ENTRY.size
-                self._distrust(base_offset, names.TIME_INDEX, at, "its last entry is none")
+                at = loaded.time_index_count * TIME_INDEX_ENTRY.size
+                self._distrust(base_offset, file_names.TIME_INDEX, at, "its last entry is none")
                 return None
             loaded.max_timestamp_offset = base_offset + relative_offset
             loaded.last_time_entry = loaded.max_timestamp
@@ -284,7 +285,10 @@ class LogLoader:
         )  # fmt: skip
         if scan.reason is not None:
             logger.warning(
-                "%s: %s at byte %d after a clean stop", self._path(base_offset, names.LOG), scan.reason, scan.valid_size
+                "%s: %s at byte %d after a clean stop",
+                self._path(base_offset, file_names.LOG),
+                scan.reason,
+                scan.valid_size,
             )
             return None
         try:
@@ -295,13 +299,13 @@ class LogLoader:
         is_told = loaded.time_index_count > 0 or position == 0 or first is None or first.max_timestamp < 0
         if not is_told or (loaded.time_index_count and not self._witness.has_timestamp(loaded, fd)):
             what = f"its last entry tells of timestamp {loaded.max_timestamp}, which the log does not have there"
-            self._distrust(base_offset, names.TIME_INDEX, loaded.time_index_count * names.TIME_INDEX_ENTRY.size, what)
+            self._distrust(base_offset, file_names.TIME_INDEX, loaded.time_index_count * TIME_INDEX_ENTRY.size, what)
             return None
         if loaded.aborted_count:
             aborted = self._witness.aborted_entries(base_offset, size, scan.next_offset)
             if aborted is not None:
                 what = "it does not tell what was aborted in the log"
-                self._distrust(base_offset, names.TRANSACTION_INDEX, 0, what)
+                self._distrust(base_offset, file_names.TRANSACTION_INDEX, 0, what)
                 return None
         loaded.max_timestamp = scan.max_timestamp
         loaded.max_timestamp_offset = scan.max_timestamp_offset
@@ -332,7 +336,7 @@ class LogLoader:
         )  # fmt: skip
         is_cut = scan.valid_size < size
         if is_cut and self.is_clean:
-            path = self._path(base_offset, names.LOG)
+            path = self._path(base_offset, file_names.LOG)
             what = f"{scan.reason} in a log that was stopped cleanly, which would lose what is there and behind it,"
             advice = f"put a copy of the file back; or, to go on without, cut it there (truncate -s {scan.valid_size})"
             if behind:
@@ -348,7 +352,7 @@ class LogLoader:
         if is_cut:
             logger.warning(
                 "%s: cut at byte %d of %d, %s; the log ends at offset %d",
-                self._path(base_offset, names.LOG), scan.valid_size, size, scan.reason, scan.next_offset,
+                self._path(base_offset, file_names.LOG), scan.valid_size, size, scan.reason, scan.next_offset,
             )  # fmt: skip
             self.fs.ftruncate(fd, scan.valid_size)
             self._cut_bytes += size - scan.valid_size
@@ -358,11 +362,11 @@ class LogLoader:
             self._replayed_to = scan.next_offset
         aborted = self._aborted_in(fd, base_offset, scan) if scan.marker_seen else scan.aborted
         recovered, time_index = segment_of(base_offset, scan, is_closed=not is_active)
-        recovered.aborted_count = len(aborted) // names.ABORTED_TRANSACTION.size
+        recovered.aborted_count = len(aborted) // ABORTED_TRANSACTION.size
         self._write_aborted(base_offset, aborted, durable=not is_active)
         # The active segment's indexes are made anew after every unclean stop: they need not survive a power cut.
-        self._write_index(base_offset, names.INDEX, scan.index, durable=not is_active)
-        self._write_index(base_offset, names.TIME_INDEX, time_index, durable=not is_active)
+        self._write_index(base_offset, file_names.INDEX, scan.index, durable=not is_active)
+        self._write_index(base_offset, file_names.TIME_INDEX, time_index, durable=not is_active)
         if self._scanned_from is None:
             self._scanned_from = base_offset
         self._scanned.add(base_offset)
@@ -405,9 +409,9 @@ class LogLoader:
     def _write_aborted(self, base_offset: int, data: bytes, *, durable: bool) -> None:
         """Write a segment's .txnindex. If nothing was aborted in it, remove the old one: it tells of lost records."""
         if data:
-            self._write_index(base_offset, names.TRANSACTION_INDEX, data, durable=durable)
-        elif names.TRANSACTION_INDEX in self._files[base_offset]:
-            self.fs.unlink(self._path(base_offset, names.TRANSACTION_INDEX))
+            self._write_index(base_offset, file_names.TRANSACTION_INDEX, data, durable=durable)
+        elif file_names.TRANSACTION_INDEX in self._files[base_offset]:
+            self.fs.unlink(self._path(base_offset, file_names.TRANSACTION_INDEX))
             self._has_new_names |= durable
 
     def _end_of(self, segments: list[Segment]) -> int:
@@ -543,12 +547,13 @@ class LogLoader:
         return self._segments[0].base_offset if self._segments else end_offset
 
     def _drop_snapshot(self, offset: int) -> None:
-        self.fs.unlink(self._path(offset, names.SNAPSHOT))
-        self._files[offset].discard(names.SNAPSHOT)
+        self.fs.unlink(self._path(offset, file_names.SNAPSHOT))
+        self._files[offset].discard(file_names.SNAPSHOT)
 
     def _snapshots(self) -> list[int]:
         """Return the offsets of the snapshots, newest first."""
-        return sorted((offset for offset, suffixes in self._files.items() if names.SNAPSHOT in suffixes), reverse=True)
+        kept = (offset for offset, suffixes in self._files.items() if file_names.SNAPSHOT in suffixes)
+        return sorted(kept, reverse=True)
 
     def _replay(self, producers: ProducerTable, end_offset: int) -> None:
         """Apply the batches from `_replayed_to` to `end_offset`, the last loaded segment's end, to the producers."""
@@ -559,7 +564,7 @@ class LogLoader:
         self._replayed_to = end_offset
 
     def _scan(self, loaded: Segment, producers: ProducerTable | None = None, offset: int = -1) -> SegmentScan:
-        fd = self.fs.open(self._path(loaded.base_offset, names.LOG), os.O_RDONLY)
+        fd = self.fs.open(self._path(loaded.base_offset, file_names.LOG), os.O_RDONLY)
         try:
             return scan_segment(
                 fd, loaded.size, loaded.base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
@@ -569,67 +574,7 @@ class LogLoader:
             self.fs.close(fd)
 
     def _log_size(self, base_offset: int) -> int:
-        return self.fs.size_of(self._path(base_offset, names.LOG))
+        return self.fs.size_of(self._path(base_offset, file_names.LOG))
 
     def _path(self, base_offset: int, suffix: str) -> str:
-        return f"{self.directory}/{names.file_name(base_offset, suffix)}"
-
-
-def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
-    """Return a segment as a scan describes it, and its time index: a closed one's ends with the largest timestamp."""
-    time_index, last_time_entry = scan.time_index, scan.last_time_entry
-    if is_closed and scan.max_timestamp > last_time_entry:
-        time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
-        last_time_entry = scan.max_timestamp
-    segment = Segment(
-        base_offset,
-        scan.valid_size,
-        max_timestamp=scan.max_timestamp,
-        max_timestamp_offset=scan.max_timestamp_offset,
-        first_timestamp=scan.first_timestamp,
-        index_count=len(scan.index) // names.INDEX_ENTRY.size,
-        time_index_count=len(time_index) // names.TIME_INDEX_ENTRY.size,
-        last_time_entry=last_time_entry,
-        bytes_since_index=scan.bytes_since_index,
-    )
-    return segment, time_index
-
-
-def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: SegmentScan, state: str = "") -> Segment:
-    """Write and sync the indexes of a segment that takes no more messages. The names of the files are not synced.
-
-    `state` is a suffix at the end of the files' names, such as `.cleaned`. Raises DiskDamaged if the scan ended before
-    the segment did.
-    """
-    if scan.reason is not None:
-        path = f"{directory}/{names.file_name(base_offset, names.LOG)}{state}"
-        raise DiskDamaged(path, scan.valid_size, scan.reason)
-    segment, time_index = segment_of(base_offset, scan, is_closed=True)
-    for suffix, data in ((names.INDEX, scan.index), (names.TIME_INDEX, time_index)):
-        write_file(fs, f"{directory}/{names.file_name(base_offset, suffix)}{state}", data)
-    return segment
-
-
-def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
-    """Make the files of an empty segment, with `allocated` bytes reserved for its messages. Raises OSError.
-
-    The first flush makes the names of the files durable.
-    """
-    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
-        path = f"{directory}/{names.file_name(base_offset, suffix)}"
-        fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            if allocated and suffix == names.LOG:
-                fs.allocate(fd, allocated)
-        finally:
-            fs.close(fd)
-    return Segment(base_offset, 0, max_timestamp_offset=base_offset, entry_synced=False)
-
-
-def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Remove the files of a segment. This is durable only once the directory is synced."""
-    for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-        try:
-            fs.unlink(f"{directory}/{names.file_name(base_offset, suffix)}")
-        except FileNotFoundError:
-            pass
+        return file_names.path_of(self.directory, base_offset, suffix)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.options import LogOptions
+from kbroker.storage.segment import largest_timestamp
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
@@ -108,7 +109,7 @@ def view_of(log: Log, now_ms: int) -> LogView:
         if next_base > high_watermark or (at is segments[-1] and at.size == 0):
             break
         try:
-            largest = names.largest_timestamp(log.path_of(at.base_offset, names.LOG), at.max_timestamp)
+            largest = largest_timestamp(log.path_of(at.base_offset, file_names.LOG), at.max_timestamp)
         except OSError:
             largest = now_ms
         candidates.append(Candidate(at.base_offset, next_base, at.size, largest))

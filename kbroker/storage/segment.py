@@ -1,94 +1,14 @@
-"""Files of a log: names and suffixes as Apache Kafka's. On disk. Do not rename.
-
-A segment is `<base offset, 20 digits>.log` with `.index`, `.timeindex` and, if transactions were aborted in it,
-`.txnindex`. A file that is about to be removed ends in `.deleted`; `.cleaned` and `.swap` are steps of a compaction.
-"""
+"""One segment: what the compiled core has to know about it, and how its files are made, described and removed."""
 
 from __future__ import annotations
 
 import os
-import re
-import struct
-from collections.abc import Iterator
-from functools import lru_cache
 
-from kbroker.storage import checkpoints
-
-LOG = ".log"
-INDEX = ".index"
-TIME_INDEX = ".timeindex"
-TRANSACTION_INDEX = ".txnindex"
-SNAPSHOT = ".snapshot"
-INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
-DELETED = ".deleted"
-CLEANED = ".cleaned"
-SWAP = ".swap"
-TEMPORARY = ".tmp"
-SUFFIXES = (LOG, *INDEX_SUFFIXES, SNAPSHOT)
-STEPS = ("", DELETED, CLEANED, SWAP, TEMPORARY)
-BESIDE_SEGMENTS = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
-DIRECTORY_DELETE = "-delete"
-DIRECTORY_STRAY = "-stray"
-DIRECTORY_FUTURE = "-future"
-
-INDEX_ENTRY = struct.Struct(">ii")
-TIME_INDEX_ENTRY = struct.Struct(">qi")
-ABORTED_TRANSACTION = struct.Struct(">hqqqq")
-"""An entry of a .txnindex: version 0, producer id, first offset, last offset, last stable offset."""
-
-_DIGITS = re.compile(r"[0-9]{20}")
-_SUFFIXES = re.compile(r"(\.[a-z]+)((?:\.[a-z]+)?)")
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    return f"{base_offset:020d}{suffix}"
-
-
-def parse_file_name(name: str) -> tuple[int, str, str] | None:
-    """Parse a file name into `(base offset, suffix, state suffix or "")`; None if it does not have that form."""
-    suffixes = _parse_suffixes(name[20:])
-    return (int(name[:20]), *suffixes) if suffixes and _DIGITS.fullmatch(name, 0, 20) else None
-
-
-@lru_cache(maxsize=64)
-def _parse_suffixes(tail: str) -> tuple[str, str] | None:
-    match = _SUFFIXES.fullmatch(tail)
-    return (match[1], match[2]) if match else None
-
-
-def is_of_a_log(name: str) -> bool:
-    """Return whether a partition's directory may hold a file of this name, finished, temporary or being removed."""
-    at = parse_file_name(name)
-    if at is not None:
-        return at[1] in SUFFIXES and at[2] in STEPS
-    return name.removesuffix(TEMPORARY) in BESIDE_SEGMENTS
-
-
-def is_temporary(name: str) -> bool:
-    """Return whether this is the name of a file of a log that was not finished (`.tmp`)."""
-    return name.endswith(TEMPORARY) and is_of_a_log(name)
-
-
-def aborted_transactions(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Return the entries of a .txnindex: (producer id, first offset, last offset, last stable offset).
-
-    A torn entry at the end is ignored.
-    """
-    whole = len(data) - len(data) % ABORTED_TRANSACTION.size
-    return (entry[1:] for entry in ABORTED_TRANSACTION.iter_unpack(data[:whole]))
-
-
-def changed_ms(path: str) -> int:
-    """Return when a file was changed last, in ms. Raises FileNotFoundError."""
-    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
-
-
-def largest_timestamp(log_path: str, max_timestamp: int) -> int:
-    """Return a segment's largest timestamp as Kafka defines it.
-
-    It is `max_timestamp`, that of its records; if they have none (-1), the time its .log was changed last.
-    """
-    return max_timestamp if max_timestamp >= 0 else changed_ms(log_path)
+from kbroker._core.log.scan.segment_scan import SegmentScan
+from kbroker.errors import DiskDamaged
+from kbroker.fs import FileSystem, write_file
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import INDEX_ENTRY, TIME_INDEX_ENTRY
 
 
 class Segment:
@@ -121,3 +41,76 @@ class Segment:
         """The number of entries of its .txnindex."""
         self.entry_synced = entry_synced
         """Whether the names of its files are known to survive a power cut."""
+
+
+def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:
+    """Return a segment as a scan describes it, and its time index: a closed one's ends with the largest timestamp."""
+    time_index, last_time_entry = scan.time_index, scan.last_time_entry
+    if is_closed and scan.max_timestamp > last_time_entry:
+        time_index += TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
+        last_time_entry = scan.max_timestamp
+    segment = Segment(
+        base_offset,
+        scan.valid_size,
+        max_timestamp=scan.max_timestamp,
+        max_timestamp_offset=scan.max_timestamp_offset,
+        first_timestamp=scan.first_timestamp,
+        index_count=len(scan.index) // INDEX_ENTRY.size,
+        time_index_count=len(time_index) // TIME_INDEX_ENTRY.size,
+        last_time_entry=last_time_entry,
+        bytes_since_index=scan.bytes_since_index,
+    )
+    return segment, time_index
+
+
+def write_indexes(fs: FileSystem, directory: str, base_offset: int, scan: SegmentScan, state: str = "") -> Segment:
+    """Write and sync the indexes of a segment that takes no more messages. The names of the files are not synced.
+
+    `state` is a suffix at the end of the files' names, such as `.cleaned`. Raises DiskDamaged if the scan ended before
+    the segment did.
+    """
+    if scan.reason is not None:
+        path = file_names.path_of(directory, base_offset, file_names.LOG) + state
+        raise DiskDamaged(path, scan.valid_size, scan.reason)
+    segment, time_index = segment_of(base_offset, scan, is_closed=True)
+    for suffix, data in ((file_names.INDEX, scan.index), (file_names.TIME_INDEX, time_index)):
+        write_file(fs, file_names.path_of(directory, base_offset, suffix) + state, data)
+    return segment
+
+
+def create_segment(fs: FileSystem, directory: str, base_offset: int, allocated: int = 0) -> Segment:
+    """Make the files of an empty segment, with `allocated` bytes reserved for its messages. Raises OSError.
+
+    The first flush makes the names of the files durable.
+    """
+    for suffix in (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX):
+        path = file_names.path_of(directory, base_offset, suffix)
+        fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if allocated and suffix == file_names.LOG:
+                fs.allocate(fd, allocated)
+        finally:
+            fs.close(fd)
+    return Segment(base_offset, 0, max_timestamp_offset=base_offset, entry_synced=False)
+
+
+def remove_segment(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """Remove the files of a segment. This is durable only once the directory is synced."""
+    for suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES, file_names.SNAPSHOT):
+        try:
+            fs.unlink(file_names.path_of(directory, base_offset, suffix))
+        except FileNotFoundError:
+            pass
+
+
+def changed_ms(path: str) -> int:
+    """Return when a file was changed last, in ms. Raises FileNotFoundError."""
+    return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+
+
+def largest_timestamp(log_path: str, max_timestamp: int) -> int:
+    """Return a segment's largest timestamp as Kafka defines it.
+
+    It is `max_timestamp`, that of its records; if they have none (-1), the time its .log was changed last.
+    """
+    return max_timestamp if max_timestamp >= 0 else changed_ms(log_path)

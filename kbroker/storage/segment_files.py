@@ -12,10 +12,11 @@ from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import ABORTED_TRANSACTION
 from kbroker.storage.producer_state import AbortedIndex, store_snapshot
-from kbroker.storage.recovery import LoadedLog, create_segment, remove_segment, segment_of
-from kbroker.storage.segment import Segment
+from kbroker.storage.recovery import LoadedLog
+from kbroker.storage.segment import Segment, changed_ms, create_segment, remove_segment, segment_of
 from kbroker.storage.witness import Witness
 
 logger = logging.getLogger("kbroker.storage")
@@ -41,7 +42,7 @@ class SegmentFiles:
         """Base offsets of closed segments whose .txnindex was not checked against the log yet."""
 
     def path_of(self, base_offset: int, suffix: str) -> str:
-        return f"{self.path}/{names.file_name(base_offset, suffix)}"
+        return file_names.path_of(self.path, base_offset, suffix)
 
     @property
     def active(self) -> SegmentView:
@@ -56,7 +57,7 @@ class SegmentFiles:
         """Bytes of the .log files on disk, whether or not the log is open. Raises OSError."""
         size = 0
         for name in self._fs.list_directory(self.path):
-            if name.endswith(names.LOG):
+            if name.endswith(file_names.LOG):
                 with contextlib.suppress(FileNotFoundError):  # recovery has removed it meanwhile
                     size += self._fs.size_of(f"{self.path}/{name}")
         return size
@@ -71,7 +72,7 @@ class SegmentFiles:
         self.unread = set(loaded.unread)
         self.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
         active = loaded.segments[-1]
-        fds = [self._fs.open(self.path_of(active.base_offset, names.LOG), os.O_RDWR)]
+        fds = [self._fs.open(self.path_of(active.base_offset, file_names.LOG), os.O_RDWR)]
         try:
             self._state.open(
                 [(at, fds[0] if at is active else -1, jitter_ms(), at is active) for at in loaded.segments],
@@ -92,8 +93,8 @@ class SegmentFiles:
             return False
         fds: list[int] = []
         try:
-            fds.append(self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY))
-            fds.append(self._fs.open(self.path_of(base_offset, names.INDEX), os.O_RDONLY))
+            fds.append(self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDONLY))
+            fds.append(self._fs.open(self.path_of(base_offset, file_names.INDEX), os.O_RDONLY))
             if self._state.open_segment(base_offset, fds[0], fds[1], at.index_count):
                 fds = []
         finally:
@@ -109,7 +110,7 @@ class SegmentFiles:
         try:
             fds = [
                 self._fs.open(self.path_of(base_offset, suffix), os.O_RDWR | os.O_CREAT)
-                for suffix in (names.INDEX, names.TIME_INDEX)
+                for suffix in (file_names.INDEX, file_names.TIME_INDEX)
             ]
             if self._state.set_index_files(base_offset, fds[0], fds[1]):
                 fds = []
@@ -119,7 +120,7 @@ class SegmentFiles:
 
     def open_time_index(self, base_offset: int) -> None:
         if self._state.segment(base_offset):
-            fd = self._fs.open(self.path_of(base_offset, names.TIME_INDEX), os.O_RDONLY)
+            fd = self._fs.open(self.path_of(base_offset, file_names.TIME_INDEX), os.O_RDONLY)
             self._state.map_time_index(base_offset, fd)
 
     def open_aborted(self, base_offset: int) -> None:
@@ -129,7 +130,7 @@ class SegmentFiles:
         """
         if self._state.segment(base_offset) is None:
             return
-        path = self.path_of(base_offset, names.TRANSACTION_INDEX)
+        path = self.path_of(base_offset, file_names.TRANSACTION_INDEX)
         if base_offset in self.unread_aborted:
             is_mended = self._mend_aborted(base_offset, path)
             self.unread_aborted.discard(base_offset)
@@ -167,7 +168,7 @@ class SegmentFiles:
         )
         if Witness(self._fs, self.path).has_timestamp(told):
             return False
-        fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDONLY)
+        fd = self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDONLY)
         try:
             scan = scan_segment(fd, at.size, base_offset, verify=False, index_interval_bytes=index_interval_bytes)
         finally:
@@ -177,24 +178,24 @@ class SegmentFiles:
             return False
         logger.warning(
             "%s: its last entry tells of timestamp %d, which the log does not have there; indexes are made anew",
-            self.path_of(base_offset, names.TIME_INDEX), at.max_timestamp,
+            self.path_of(base_offset, file_names.TIME_INDEX), at.max_timestamp,
         )  # fmt: skip
         if scan.reason is not None:
-            path = self.path_of(base_offset, names.LOG)
+            path = self.path_of(base_offset, file_names.LOG)
             logger.error("%s: %s at byte %d; it counts as old as the file", path, scan.reason, scan.valid_size)
             segment.size = at.size
-            segment.max_timestamp = max(segment.max_timestamp, names.changed_ms(path))
+            segment.max_timestamp = max(segment.max_timestamp, changed_ms(path))
         self._replace(segment, scan.index, time_index)
         return True
 
     def _replace(self, segment: Segment, index: bytes, time_index: bytes) -> None:
         """Replace a closed segment's indexes. Whoever is reading the segment keeps the old ones."""
-        path = self.path_of(segment.base_offset, names.TRANSACTION_INDEX)
+        path = self.path_of(segment.base_offset, file_names.TRANSACTION_INDEX)
         try:
-            segment.aborted_count = self._fs.size_of(path) // names.ABORTED_TRANSACTION.size
+            segment.aborted_count = self._fs.size_of(path) // ABORTED_TRANSACTION.size
         except FileNotFoundError:
             segment.aborted_count = 0
-        for suffix, data in ((names.INDEX, index), (names.TIME_INDEX, time_index)):
+        for suffix, data in ((file_names.INDEX, index), (file_names.TIME_INDEX, time_index)):
             replace_file(self._fs, self.path_of(segment.base_offset, suffix), data)
         self._state.replace_segments(segment, segment.base_offset + 1)
 
@@ -215,7 +216,7 @@ class SegmentFiles:
             first_timestamp=at.first_timestamp, index_count=at.index_count, time_index_count=at.time_index_count,
             last_time_entry=at.max_timestamp,
         )  # fmt: skip
-        segment.aborted_count = len(data) // names.ABORTED_TRANSACTION.size
+        segment.aborted_count = len(data) // ABORTED_TRANSACTION.size
         self._state.replace_segments(segment, base_offset + 1)
         return True
 
@@ -226,7 +227,7 @@ class SegmentFiles:
         fd = -1
         try:
             segment = create_segment(self._fs, self.path, base_offset, allocated)
-            fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+            fd = self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDWR)
             self._state.finish_roll(segment, fd, jitter_ms)
         except BaseException:
             # The old active segment may still take smaller batches: an empty segment here would end the log at it.
@@ -260,7 +261,7 @@ class SegmentFiles:
 
     def _has_snapshot(self, offset: int) -> bool:
         try:
-            return self._fs.size_of(self.path_of(offset, names.SNAPSHOT)) > 0
+            return self._fs.size_of(self.path_of(offset, file_names.SNAPSHOT)) > 0
         except FileNotFoundError:
             return False
 
@@ -270,7 +271,7 @@ class SegmentFiles:
             return None
         base_offset = self.active.base_offset
         try:
-            data = read_file(self._fs, self.path_of(base_offset, names.TRANSACTION_INDEX))
+            data = read_file(self._fs, self.path_of(base_offset, file_names.TRANSACTION_INDEX))
         except FileNotFoundError:
             return None
         return AbortedIndex(base_offset, len(data), crc32c_of(data))
@@ -297,7 +298,7 @@ class SegmentFiles:
 
     def cut(self, base_offset: int, size: int, *, sync: bool = False) -> None:
         """Cut the segment's .log to `size` bytes; blocks reserved behind them are released. `sync` makes it durable."""
-        fd = self._fs.open(self.path_of(base_offset, names.LOG), os.O_RDWR)
+        fd = self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDWR)
         try:
             self._fs.ftruncate(fd, size)
             if sync:

@@ -17,25 +17,25 @@ from collections.abc import Iterable
 
 from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker.fs import FileSystem
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 
 logger = logging.getLogger("kbroker.storage")
 
 
 def discard_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
     """Remove the `.cleaned` files of a compaction that was given up."""
-    for suffix in (names.LOG, *names.INDEX_SUFFIXES):
-        _unlink_if_there(fs, f"{directory}/{names.file_name(base_offset, suffix)}{names.CLEANED}")
+    for suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES):
+        _unlink_if_there(fs, file_names.path_of(directory, base_offset, suffix) + file_names.CLEANED)
 
 
 def begin_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
     """Rename `.cleaned` to `.swap`, durably. Once this returns, a restart finishes the swap."""
-    for suffix in names.INDEX_SUFFIXES:
-        path = f"{directory}/{names.file_name(base_offset, suffix)}"
-        _rename_if_there(fs, path + names.CLEANED, path + names.SWAP)
+    for suffix in file_names.INDEX_SUFFIXES:
+        path = file_names.path_of(directory, base_offset, suffix)
+        _rename_if_there(fs, path + file_names.CLEANED, path + file_names.SWAP)
     fs.sync_directory(directory)
-    path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
-    fs.rename(path + names.CLEANED, path + names.SWAP)
+    path = file_names.path_of(directory, base_offset, file_names.LOG)
+    fs.rename(path + file_names.CLEANED, path + file_names.SWAP)
     fs.sync_directory(directory)
 
 
@@ -52,9 +52,9 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, old: Iterable[
 
 
 def _drop_swap_suffix(fs: FileSystem, directory: str, base_offset: int) -> None:
-    for suffix in (*names.INDEX_SUFFIXES, names.LOG):
-        path = f"{directory}/{names.file_name(base_offset, suffix)}"
-        _rename_if_there(fs, path + names.SWAP, path)
+    for suffix in (*file_names.INDEX_SUFFIXES, file_names.LOG):
+        path = file_names.path_of(directory, base_offset, suffix)
+        _rename_if_there(fs, path + file_names.SWAP, path)
     fs.sync_directory(directory)
 
 
@@ -62,12 +62,12 @@ def rename_to_deleted(fs: FileSystem, directory: str, bases: Iterable[int], *, k
     """Rename the files of segments to `.deleted` and return the new paths. Not durable: the directory is not synced."""
     paths: list[str] = []
     for base_offset in bases:
-        for suffix in (names.LOG, *names.INDEX_SUFFIXES, names.SNAPSHOT):
-            if suffix == names.SNAPSHOT and base_offset == keep_snapshot_of:
+        for suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES, file_names.SNAPSHOT):
+            if suffix == file_names.SNAPSHOT and base_offset == keep_snapshot_of:
                 continue
-            path = f"{directory}/{names.file_name(base_offset, suffix)}"
-            if _rename_if_there(fs, path, path + names.DELETED):
-                paths.append(path + names.DELETED)
+            path = file_names.path_of(directory, base_offset, suffix)
+            if _rename_if_there(fs, path, path + file_names.DELETED):
+                paths.append(path + file_names.DELETED)
     return paths
 
 
@@ -80,23 +80,28 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
     Returns the names in the directory afterwards.
     """
     present = fs.list_directory(directory)
-    entries = {name: names.parse_file_name(name) for name in present}
-    logs = {at[0] for at in entries.values() if at and at[1:] == (names.LOG, "")}
+    entries = {name: file_names.parse_file_name(name) for name in present}
+    logs = {at.base_offset for at in entries.values() if at and at.suffix == file_names.LOG and not at.step}
     orphans = {
         name
         for name, at in entries.items()
-        if at and at[1] in names.INDEX_SUFFIXES and not at[2] and at[0] not in logs
+        if at and at.suffix in file_names.INDEX_SUFFIXES and not at.step and at.base_offset not in logs
     }  # fmt: skip
-    if not orphans and not any(at[2] if at else names.is_temporary(name) for name, at in entries.items()):
+    if not orphans and not any(at.step if at else file_names.is_temporary(name) for name, at in entries.items()):
         return present
-    cleaned = [at[0] for at in entries.values() if at and at[2] == names.CLEANED]
-    swapped = sorted(at[0] for at in entries.values() if at and at[1:] == (names.LOG, names.SWAP))
+    cleaned = [at.base_offset for at in entries.values() if at and at.step == file_names.CLEANED]
+    swapped = sorted(
+        at.base_offset
+        for at in entries.values()
+        if at and at.suffix == file_names.LOG and at.step == file_names.SWAP
+    )  # fmt: skip
     # A `.swap` at or behind a `.cleaned` file belongs to an unfinished compaction: the old segments hold all records.
     swapped = [base_offset for base_offset in swapped if not cleaned or base_offset < min(cleaned)]
     swapped = [base_offset for base_offset in swapped if not _is_damaged(fs, directory, base_offset, entries)]
     for name, at in entries.items():
-        is_unfinished = at is not None and at[2] == names.SWAP and at[0] not in swapped
-        if names.is_temporary(name) or is_unfinished or (at and at[2] in (names.DELETED, names.CLEANED)):
+        is_unfinished = at is not None and at.step == file_names.SWAP and at.base_offset not in swapped
+        is_done_with = at is not None and at.step in (file_names.DELETED, file_names.CLEANED)
+        if file_names.is_temporary(name) or is_unfinished or is_done_with:
             fs.unlink(f"{directory}/{name}")
     for base_offset in swapped:
         _finish_swap_at_start(fs, directory, base_offset, entries)
@@ -106,23 +111,23 @@ def finish_leftovers(fs: FileSystem, directory: str) -> list[str]:
     return fs.list_directory(directory)
 
 
-_Entries = dict[str, tuple[int, str, str] | None]
+_Entries = dict[str, file_names.FileName | None]
 
 
 def _is_damaged(fs: FileSystem, directory: str, base_offset: int, entries: _Entries) -> bool:
     """Return whether a swap is damaged while the segment that it was to replace is still there. Logs it."""
-    if names.file_name(base_offset, names.LOG) not in entries:
+    if file_names.file_name(base_offset, file_names.LOG) not in entries:
         return False
     _, reason = _end_of(fs, directory, base_offset)
     if reason is not None:
-        path = f"{directory}/{names.file_name(base_offset, names.LOG)}{names.SWAP}"
+        path = file_names.path_of(directory, base_offset, file_names.LOG) + file_names.SWAP
         logger.error("%s: %s; the segments that it was made from stay", path, reason)
     return reason is not None
 
 
 def _end_of(fs: FileSystem, directory: str, base_offset: int) -> tuple[int, str | None]:
     """Return the end offset of a swap, and what is wrong with it; None if nothing is."""
-    fd = fs.open(f"{directory}/{names.file_name(base_offset, names.LOG)}{names.SWAP}", os.O_RDONLY)
+    fd = fs.open(file_names.path_of(directory, base_offset, file_names.LOG) + file_names.SWAP, os.O_RDONLY)
     try:
         scan = scan_segment(fd, fs.file_size(fd), base_offset, verify=False)
         return max(scan.next_offset, base_offset + 1), scan.reason
@@ -137,9 +142,9 @@ def _finish_swap_at_start(fs: FileSystem, directory: str, base_offset: int, entr
     """
     end_offset, _ = _end_of(fs, directory, base_offset)
     for name, at in entries.items():
-        if at is None or at[2] or at[1] == names.SNAPSHOT or not base_offset <= at[0] < end_offset:
+        if at is None or at.step or at.suffix == file_names.SNAPSHOT or not base_offset <= at.base_offset < end_offset:
             continue
-        if at[0] > base_offset or at[1] == names.LOG or name + names.SWAP in entries:
+        if at.base_offset > base_offset or at.suffix == file_names.LOG or name + file_names.SWAP in entries:
             _unlink_if_there(fs, f"{directory}/{name}")
     fs.sync_directory(directory)
     _drop_swap_suffix(fs, directory, base_offset)

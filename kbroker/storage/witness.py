@@ -17,7 +17,8 @@ from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, read_file
 from kbroker.model import NO_LEADER_EPOCH
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import INDEX_ENTRY
 from kbroker.storage.leader_epochs import epoch_at
 from kbroker.storage.producer_state import AbortedIndex, load_snapshot, vouched_index
 from kbroker.storage.segment import Segment
@@ -53,7 +54,7 @@ class Witness:
         """
         is_open = fd >= 0
         if not is_open:
-            fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+            fd = self._fs.open(self._path(base_offset, file_names.LOG), os.O_RDONLY)
         try:
             position = self._floor(base_offset, offset) if size > _WALKED else 0
             if not self._is_before(fd, size, position, offset):
@@ -76,11 +77,11 @@ class Witness:
     def _floor(self, base_offset: int, offset: int) -> int:
         """Return the position that the .index has for the last entry not above `offset`; 0 if there is none."""
         try:
-            fd = self._fs.open(self._path(base_offset, names.INDEX), os.O_RDONLY)
+            fd = self._fs.open(self._path(base_offset, file_names.INDEX), os.O_RDONLY)
         except FileNotFoundError:
             return 0
         try:
-            entry, position = names.INDEX_ENTRY, 0
+            entry, position = INDEX_ENTRY, 0
             low, high = 0, self._fs.file_size(fd) // entry.size
             while low < high:
                 middle = (low + high) // 2
@@ -94,7 +95,7 @@ class Witness:
             self._fs.close(fd)
 
     def _path(self, base_offset: int, suffix: str) -> str:
-        return f"{self._directory}/{names.file_name(base_offset, suffix)}"
+        return file_names.path_of(self._directory, base_offset, suffix)
 
     def has_timestamp(self, at: Segment, fd: int = -1) -> bool:
         """Return whether a segment's largest timestamp is that of the batch that its time index names.
@@ -116,7 +117,7 @@ class Witness:
         segment's start, or if the segment has gaps from compaction.
         """
         try:
-            data = read_file(self._fs, self._path(base_offset, names.TRANSACTION_INDEX))
+            data = read_file(self._fs, self._path(base_offset, file_names.TRANSACTION_INDEX))
         except FileNotFoundError:
             data = b""
         vouched = self._vouched(end_offset)
@@ -125,7 +126,7 @@ class Witness:
         producers = self._producers_at(base_offset)
         if producers is None:
             return None
-        fd = self._fs.open(self._path(base_offset, names.LOG), os.O_RDONLY)
+        fd = self._fs.open(self._path(base_offset, file_names.LOG), os.O_RDONLY)
         try:
             scan = scan_segment(
                 fd, size, base_offset, verify=False, index_interval_bytes=(1 << 31) - 1, producers=producers,
@@ -137,7 +138,7 @@ class Witness:
 
     def _vouched(self, offset: int) -> AbortedIndex | None:
         try:
-            return vouched_index(read_file(self._fs, self._path(offset, names.SNAPSHOT)))
+            return vouched_index(read_file(self._fs, self._path(offset, file_names.SNAPSHOT)))
         except (FileNotFoundError, ValueError):
             return None
 

@@ -28,8 +28,7 @@ from confluent_kafka import Producer
 from kbroker.client import AdminClient, Consumer
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from kbroker.storage import checkpoints
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, file_names
 from kbroker.testing import Broker
 from tests.kit.clients.wire import WireClient
 from tests.kit.logs.quick_disk import quick_directory
@@ -247,7 +246,7 @@ class Campaign:
                 folder = f"{TOPIC}-{partition}"
                 shared[folder] = []
                 for path in (self.good / folder).iterdir():
-                    if path.suffix != names.LOG:
+                    if path.suffix != file_names.LOG:
                         for at in range(path.stat().st_size):
                             having.setdefault((path.name, at), []).append(folder)
             bits = [(*place, bit) for place in sorted(having) for bit in range(8)]
@@ -291,7 +290,7 @@ class Campaign:
                 for partition, offset in offsets_by_time(broker, served, [time_ms])[0].items():
                     assert offset is not None, (partition, told)
                     assert offset == known[partition] or may_start_earlier(partition, flips), (partition, told)
-            assert not list(self.work.glob(f"{TOPIC}-*/*{names.DELETED}")), (told, broker.log)
+            assert not list(self.work.glob(f"{TOPIC}-*/*{file_names.DELETED}")), (told, broker.log)
 
 
 def flip_all(campaign: Campaign, waiting: list[list[Flip]], rounds: int | None) -> int:

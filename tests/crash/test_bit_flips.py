@@ -23,8 +23,7 @@ from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import KbrokerError
 from kbroker.inspection.directory_check import Verifier
 from kbroker.model import TopicPartition
-from kbroker.storage import checkpoints, directory
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, directory, file_names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -149,7 +148,7 @@ def batches_in(root: Path) -> dict[TopicPartition, Batches]:
     for path in sorted(root.glob("*-[0-9]")):
         topic, _, number = path.name.rpartition("-")
         of_log = found[TopicPartition(topic, int(number))] = {}
-        for file in sorted(path.glob("*" + names.LOG)):
+        for file in sorted(path.glob("*" + file_names.LOG)):
             of_log |= split(file.read_bytes())
     return found
 
@@ -253,7 +252,7 @@ def test_a_flipped_bit_is_harmless_or_found_and_costs_no_more_than_it_must(
     root = good.parent / "flipped"
     told = 0
     for flip in flips_of(good, root, is_clean):
-        where = flip.batch() if flip.file.suffix == names.LOG else None
+        where = flip.batch() if flip.file.suffix == file_names.LOG else None
         flip.do()
         located = where is None or any(
             finding.path == str(flip.file) and finding.position <= flip.position for finding in Verifier().check(root)

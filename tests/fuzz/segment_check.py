@@ -10,7 +10,7 @@ from dataclasses import replace
 from kbroker._core.log.scan.segment_check import INDEX, LOG, TIME_INDEX, SegmentCheck, check_segment
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
 from kbroker.protocol.records import encode_batch
-from kbroker.storage.segment import INDEX_ENTRY, TIME_INDEX_ENTRY
+from kbroker.storage.index_entries import INDEX_ENTRY, TIME_INDEX_ENTRY
 from tests.fuzz.batches import FIX_CRC, FIX_LENGTH, INFLATED_LIMIT, OLD_FORMAT
 from tests.fuzz.parsers import mend_batches, packed, scan
 from tests.fuzz.target import Target

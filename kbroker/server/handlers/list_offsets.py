@@ -30,8 +30,9 @@ from kbroker.model import (
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.leader import leader_log
 from kbroker.server.services import Services
+from kbroker.storage.file_names import LOG
 from kbroker.storage.log import Log
-from kbroker.storage.segment import LOG, changed_ms
+from kbroker.storage.segment import changed_ms
 
 CONSUMER_REPLICA_ID = -1
 READ_UNCOMMITTED = 0

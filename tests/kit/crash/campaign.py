@@ -19,7 +19,7 @@ from kbroker.inspection.directory_check import Verifier
 from kbroker.inspection.entries import Finding
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.records import Batch
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.producer_state import decode_snapshot
@@ -260,8 +260,8 @@ class Recovery:
 
 
 def _may_change(path: Path) -> bool:
-    if path.suffix != names.SNAPSHOT:
-        return path.suffix in (names.INDEX, names.TIME_INDEX)
+    if path.suffix != file_names.SNAPSHOT:
+        return path.suffix in (file_names.INDEX, file_names.TIME_INDEX)
     try:
         decode_snapshot(path.read_bytes())
     except ValueError:

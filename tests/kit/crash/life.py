@@ -18,7 +18,7 @@ from kbroker.groups.records import offset_key, offset_value
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.compression import Codec
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.checkpoints import CLEANER_OFFSETS, load_offsets
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
@@ -523,7 +523,7 @@ class Life:
 
     def _meanwhile(self, path: str) -> None:
         """Do between two steps of a swap what other threads may do that does not need the log's lock."""
-        if not path.endswith((names.SWAP, names.DELETED, names.LOG)) or self.chance.random() < 0.7:
+        if not path.endswith((file_names.SWAP, file_names.DELETED, file_names.LOG)) or self.chance.random() < 0.7:
             return
         at, key = self.chance.choice(self._partitions())
         log, history = self._logs.get(at), self.histories[key]

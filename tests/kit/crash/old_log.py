@@ -11,8 +11,7 @@ from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import ControlType, encode_batch
-from kbroker.storage import checkpoints, directory
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, directory, file_names
 from tests.kit.crash.history import History, Promise, Row, Sent, marker_row
 from tests.kit.logs.directory import NOW, aborted, marker, write_partition
 from tests.kit.models import message_set as message_set_model
@@ -44,11 +43,11 @@ def write_old_log(root: Path, partition: TopicPartition, chance: random.Random) 
     home = root / str(partition)
     for number, (base_offset, _) in enumerate(reversed(writer.segments), start=1):
         if base_offset in writer.aborted:
-            path = home / names.file_name(base_offset, names.TRANSACTION_INDEX)
+            path = home / file_names.file_name(base_offset, file_names.TRANSACTION_INDEX)
             path.write_bytes(b"".join(writer.aborted[base_offset]))
         # What a segment's age decides: tombstones of magic 0 and 1.
         written_s = 1_600_000_000 - number * 3600
-        os.utime(home / names.file_name(base_offset, names.LOG), (written_s, written_s))
+        os.utime(home / file_names.file_name(base_offset, file_names.LOG), (written_s, written_s))
     _write_checkpoints(root, partition, end_offset, is_clean=chance.random() < 0.5)
     promised = [(_BEFORE_EVERYTHING, end_offset)]
     return History(writer.sent, Promise(list(promised)), Promise(list(promised)))

@@ -16,8 +16,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.compression import Codec, deflate
 from kbroker.protocol.records import ControlType, Record, encode_batch
-from kbroker.storage import checkpoints, directory
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, directory, file_names
+from kbroker.storage.index_entries import TIME_INDEX_ENTRY
 from kbroker.storage.producer_state import store_snapshot
 from tests.kit.logs.home import TOPIC_ID
 from tests.kit.wire.batches import encode_control_batch
@@ -79,7 +79,7 @@ def write_partition(
     for number, (base_offset, batches) in enumerate(segments):
         if number:
             store_snapshot(FILES, str(home), base_offset, producers)
-        path = home / names.file_name(base_offset, names.LOG)
+        path = home / file_names.file_name(base_offset, file_names.LOG)
         path.write_bytes(b"".join(batches))
         with path.open("rb") as file:
             scan = scan_segment(
@@ -92,9 +92,9 @@ def write_partition(
         assert scan.reason is None, scan.reason
         time_index = scan.time_index
         if scan.max_timestamp > scan.last_time_entry:
-            time_index += names.TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
-        path.with_suffix(names.INDEX).write_bytes(scan.index)
-        path.with_suffix(names.TIME_INDEX).write_bytes(time_index)
+            time_index += TIME_INDEX_ENTRY.pack(scan.max_timestamp, scan.max_timestamp_offset - base_offset)
+        path.with_suffix(file_names.INDEX).write_bytes(scan.index)
+        path.with_suffix(file_names.TIME_INDEX).write_bytes(time_index)
         next_offset = scan.next_offset
     store_snapshot(FILES, str(home), next_offset, producers)
     checkpoints.store_epochs(FILES, str(home / checkpoints.LEADER_EPOCHS), list(epochs))
@@ -212,8 +212,8 @@ def make_log_directory(root: Path) -> Path:
         (14, [batch(14, base_sequence=3, **other), marker(17, 8, ControlType.ABORT), batch(18)]),
     )  # fmt: skip
     home = root / "transactions-0"
-    (home / names.file_name(0, names.TRANSACTION_INDEX)).write_bytes(aborted(7, 0, 9, 3))
-    (home / names.file_name(14, names.TRANSACTION_INDEX)).write_bytes(aborted(8, 3, 17, 18))
+    (home / file_names.file_name(0, file_names.TRANSACTION_INDEX)).write_bytes(aborted(7, 0, 9, 3))
+    (home / file_names.file_name(14, file_names.TRANSACTION_INDEX)).write_bytes(aborted(8, 3, 17, 18))
     write("empty", (0, []))
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
         checkpoints.store_offsets(FILES, str(root / name), ends)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import INDEX_ENTRY, TIME_INDEX_ENTRY
 from tests.kit.models.stored_batches import stored_batches
 
 
 def wrong_indexes(directory: Path) -> list[str]:
     """Return what is wrong with the indexes of the segments of a partition."""
     found = []
-    for log in sorted(directory.glob("*" + names.LOG)):
+    for log in sorted(directory.glob("*" + file_names.LOG)):
         base = int(log.name.split(".")[0])
         batches = list(stored_batches(log.read_bytes()))
         offsets = {(batch.last_offset - base, batch.position) for batch in batches}
-        found += _wrong_entries(log.with_suffix(names.INDEX), names.INDEX_ENTRY, offsets)
+        found += _wrong_entries(log.with_suffix(file_names.INDEX), INDEX_ENTRY, offsets)
         newest, times = -1, set()
         for batch in batches:
             # The batch has this timestamp, and none before it has one as large.
@@ -24,7 +25,7 @@ def wrong_indexes(directory: Path) -> list[str]:
                 newest = batch.max_timestamp
                 # An append names the record; recovery, as Kafka's, the last one of the batch.
                 times |= {(newest, offset - base) for offset in range(batch.base_offset, batch.last_offset + 1)}
-        found += _wrong_entries(log.with_suffix(names.TIME_INDEX), names.TIME_INDEX_ENTRY, times)
+        found += _wrong_entries(log.with_suffix(file_names.TIME_INDEX), TIME_INDEX_ENTRY, times)
     return found
 
 

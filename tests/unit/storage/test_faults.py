@@ -19,8 +19,7 @@ import pytest
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
-from kbroker.storage import checkpoints
-from kbroker.storage import segment as names
+from kbroker.storage import checkpoints, file_names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -95,7 +94,7 @@ def test_space_may_run_out_at_any_call(tmp_path: Path, calls: int) -> None:
     assert [record.value for record in read_all(home.reopen(clean=False))] == accepted
 
 
-CREATES_OF_A_ROLL = (names.LOG, names.INDEX, names.TIME_INDEX)
+CREATES_OF_A_ROLL = (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX)
 
 
 class NoRoomFor:
@@ -125,7 +124,7 @@ def with_a_failed_roll(home: LogHome, fault: NoRoomFor) -> Log:
 @pytest.mark.parametrize("suffix", CREATES_OF_A_ROLL)
 @pytest.mark.parametrize("end", ["clean", "kill"])
 def test_a_roll_without_space_leaves_nothing_that_ends_the_log(tmp_path: Path, suffix: str, end: str) -> None:
-    fault = NoRoomFor(names.file_name(5, suffix))
+    fault = NoRoomFor(file_names.file_name(5, suffix))
     home = LogHome(tmp_path, fs=CrashFileSystem(tmp_path, fault=fault))
     log = with_a_failed_roll(home, fault)
     assert not log.directory.is_offline
@@ -370,7 +369,7 @@ class UnreadableLogs(RealFileSystem):
     """A file system on which a hundred bytes of every .log cannot be read: EIO, from the kernel itself."""
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        return super().open("/proc/self/mem" if path.endswith(names.LOG) else path, flags, mode)
+        return super().open("/proc/self/mem" if path.endswith(file_names.LOG) else path, flags, mode)
 
     def file_size(self, fd: int) -> int:
         return super().file_size(fd) or 100

@@ -9,7 +9,7 @@ import pytest
 from kbroker._core.wire import record_batch
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.records import encode_batch
-from kbroker.storage import segment as names
+from kbroker.storage.index_entries import TIME_INDEX_ENTRY
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.home import LogHome, batch_of, read_all
@@ -108,11 +108,11 @@ def test_lookups_by_time_are_exact_whichever_offset_of_the_batch_an_index_has(
     log.close()
     for path in home.log_path.glob("*.timeindex"):
         base, data = int(path.stem), path.read_bytes()
-        read = [*names.TIME_INDEX_ENTRY.iter_unpack(data)]
+        read = [*TIME_INDEX_ENTRY.iter_unpack(data)]
         assert read and all((base + relative) % 5 == 4 for _, relative in read)
         if entries == "offsets of the records":
             first = [(time_ms, times.index(time_ms, base) - base) for time_ms, _ in read]
-            path.write_bytes(b"".join(names.TIME_INDEX_ENTRY.pack(*each) for each in first))
+            path.write_bytes(b"".join(TIME_INDEX_ENTRY.pack(*each) for each in first))
     log = home.reopen(clean=True)
     assert len(log.state.segments()) > 2
     for wanted in range(990, max(times) + 2):

@@ -11,7 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.fs import RealFileSystem
 from kbroker.protocol.records import read_batches
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
 from kbroker.storage.log import Log
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions
@@ -73,11 +73,11 @@ class _WriteOnly(RealFileSystem):
 
 def refused(log: Log, suffix: str) -> bool:
     with pytest.raises(KbrokerError) as error:
-        log.read(0, 100) if suffix == names.INDEX else log.offset_for_timestamp(1010)
+        log.read(0, 100) if suffix == file_names.INDEX else log.offset_for_timestamp(1010)
     return error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize("suffix", [names.INDEX, names.TIME_INDEX])
+@pytest.mark.parametrize("suffix", [file_names.INDEX, file_names.TIME_INDEX])
 def test_an_index_that_cannot_be_mapped_is_an_error_and_not_tried_for_ever(tmp_path: Path, suffix: str) -> None:
     fs = _WriteOnly()
     home = LogHome(tmp_path, fs, options=LogOptions(segment_bytes=500, index_interval_bytes=100))
@@ -95,11 +95,11 @@ def test_an_index_that_cannot_be_mapped_is_an_error_and_not_tried_for_ever(tmp_p
 
 def test_a_time_index_of_the_active_segment_that_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
     fs = _WriteOnly()
-    fs.suffix = names.TIME_INDEX
+    fs.suffix = file_names.TIME_INDEX
     log = LogHome(tmp_path, fs, options=LogOptions(index_interval_bytes=100)).create()
     for at in range(200):
         log.append(batch_of([b"%d" % at * 100], 1000 + at))
-    assert refused(log, names.TIME_INDEX)
+    assert refused(log, file_names.TIME_INDEX)
 
 
 def test_indexes_are_on_the_device_before_their_segment_is_closed(tmp_path: Path) -> None:
@@ -120,7 +120,11 @@ def test_indexes_are_on_the_device_before_their_segment_is_closed(tmp_path: Path
     assert log.recovery_point == 40
     for seed in range(20):
         fs.after_power_cut(len(fs.journal), seed, tmp_path / f"{seed}")
-        for name in (names.file_name(base, suffix) for base in (0, 20) for suffix in (names.INDEX, names.TIME_INDEX)):
+        for name in (
+            file_names.file_name(base, suffix)
+            for base in (0, 20)
+            for suffix in (file_names.INDEX, file_names.TIME_INDEX)
+        ):
             written, kept = (tmp_path / disk / "orders-0" / name for disk in ("disk", str(seed)))
             assert len(kept.read_bytes()) > 100
             assert kept.read_bytes() == written.read_bytes(), name
@@ -133,7 +137,7 @@ def test_an_index_does_not_grow_beyond_what_is_mapped_of_it(tmp_path: Path) -> N
     for at in range(90):
         log.append(batch_of([b"%d" % at]))
     assert read_all(log, 3)[0].value == b"3"
-    assert names.file_name(0, names.INDEX) in Path("/proc/self/maps").read_text()
+    assert file_names.file_name(0, file_names.INDEX) in Path("/proc/self/maps").read_text()
     log.update_options(small._replace(index_max_bytes=10 << 20))
     for at in range(90, 2000):
         log.append(batch_of([b"%d" % at]))

@@ -12,7 +12,8 @@ from kbroker._core.log.producers import ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import FileSystem, RealFileSystem, write_file
 from kbroker.protocol.records import ControlType, encode_batch
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import ABORTED_TRANSACTION, aborted_transactions
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import ActiveProducer
 from kbroker.storage.options import LogOptions
@@ -45,8 +46,8 @@ def aborted_of(log: Log) -> list[tuple[int, int, int, int]]:
     """Return the aborted transactions in the log's .txnindex files."""
     found = []
     for path in sorted(Path(log.path).glob("*.txnindex")):
-        assert path.stat().st_size % names.ABORTED_TRANSACTION.size == 0
-        found += list(names.aborted_transactions(path.read_bytes()))
+        assert path.stat().st_size % ABORTED_TRANSACTION.size == 0
+        found += list(aborted_transactions(path.read_bytes()))
     return found
 
 
@@ -387,8 +388,8 @@ def aborted_after_power_cuts(fs: CrashFileSystem, tmp_path: Path) -> Iterator[li
     """Yield what the first segment's .txnindex may hold after a power cut now."""
     for seed in range(20):
         fs.after_power_cut(fs.position, seed, tmp_path / f"{seed}")
-        index = tmp_path / f"{seed}" / "orders-0" / names.file_name(0, names.TRANSACTION_INDEX)
-        yield list(names.aborted_transactions(index.read_bytes()))
+        index = tmp_path / f"{seed}" / "orders-0" / file_names.file_name(0, file_names.TRANSACTION_INDEX)
+        yield list(aborted_transactions(index.read_bytes()))
 
 
 def test_the_name_of_a_new_index_survives_before_its_segment_is_trusted(tmp_path: Path) -> None:
@@ -442,7 +443,7 @@ def test_what_a_recovery_makes_of_closed_segments_is_on_the_device_before_they_a
     disk.mkdir()
     fs = CrashFileSystem(disk)
     home, log = segmented(disk, fs)
-    written, stale = (home.log_path / names.file_name(at, names.TRANSACTION_INDEX) for at in (0, 3))
+    written, stale = (home.log_path / file_names.file_name(at, file_names.TRANSACTION_INDEX) for at in (0, 3))
     write_file(fs, str(stale), written.read_bytes())
     fs.sync_directory(str(home.log_path))
     log = home.reopen(clean=False)
@@ -450,7 +451,7 @@ def test_what_a_recovery_makes_of_closed_segments_is_on_the_device_before_they_a
     for seed in range(20):
         fs.after_power_cut(fs.position, seed, tmp_path / f"{seed}")
         after = tmp_path / f"{seed}" / "orders-0"
-        assert list(names.aborted_transactions((after / written.name).read_bytes())) == ABORTED[:1]
+        assert list(aborted_transactions((after / written.name).read_bytes())) == ABORTED[:1]
         assert not (after / stale.name).exists()
 
 
@@ -470,7 +471,7 @@ class NoRoomForEntries(RealFileSystem):
 
     def pwrite(self, fd: int, data: bytes, position: int) -> int:
         if fd in self.indexes and self.is_full:
-            if len(data) < names.ABORTED_TRANSACTION.size:
+            if len(data) < ABORTED_TRANSACTION.size:
                 raise OSError(28, "No space left on device")
             return super().pwrite(fd, data[:10], position)
         return super().pwrite(fd, data, position)
@@ -555,7 +556,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_taken(tmp_path: Path) -
     log = home.create()
     log.append(batch(1, 0))
     log.roll()
-    older = home.log_path / names.file_name(1, names.SNAPSHOT)
+    older = home.log_path / file_names.file_name(1, file_names.SNAPSHOT)
     known = older.read_bytes()
     log.append_marker(1, 0, 0, commit=True)
     log.roll()
@@ -565,6 +566,6 @@ def test_a_snapshot_from_before_the_first_segment_is_not_taken(tmp_path: Path) -
     home.recovery_point = log.recovery_point
     home.abandon()
     older.write_bytes(known)
-    (home.log_path / names.file_name(2, names.SNAPSHOT)).write_bytes(b"torn")
+    (home.log_path / file_names.file_name(2, file_names.SNAPSHOT)).write_bytes(b"torn")
     log = home.reopen(clean=False)
     assert log.last_stable_offset == log.log_end_offset == 3

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.records import encode_batch
-from kbroker.storage import segment as names
+from kbroker.storage import file_names
+from kbroker.storage.index_entries import ABORTED_TRANSACTION, aborted_transactions
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.committed import read_committed
@@ -178,11 +179,11 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         written = []
         for base_offset, *_ in self.log.state.segments():
-            path = Path(self.log.path_of(base_offset, names.TRANSACTION_INDEX))
+            path = Path(self.log.path_of(base_offset, file_names.TRANSACTION_INDEX))
             if path.exists():
                 data = path.read_bytes()
-                assert len(data) % names.ABORTED_TRANSACTION.size == 0
-                entries = list(names.aborted_transactions(data))
+                assert len(data) % ABORTED_TRANSACTION.size == 0
+                entries = list(aborted_transactions(data))
                 assert all(entry[2] >= base_offset for entry in entries)
                 written += entries
         expected = [
