@@ -258,7 +258,7 @@ def write_closed_segment(folder: Path, base_offset: int, count: int, value_size:
 
 
 def by_offset(log: Log) -> Callable[[int], bool]:
-    return lambda offset: log.state.locate(offset, 1 << 20)[3] > 0
+    return lambda offset: log.state.locate(offset, 1 << 20).size > 0
 
 
 def by_time(log: Log) -> Callable[[int], bool]:

@@ -92,7 +92,7 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
     from kbroker.coordination.zookeeper import ZooKeeperStore
     from kbroker.server.found_logs import find_store, found_partitions
 
-    identity = logs.take_directories()
+    identity = logs.lock_directories()
     if logs.left_out:
         raise KbrokerError("; ".join(logs.left_out))
     broker_id = None if identity is None else identity.node_id

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._core.log.scan import segment_check
-from kbroker._core.log.scan.segment_check import SegmentCheck, check_segment
+from kbroker._core.log.scan.segment_check import EpochRun, SegmentCheck, TransactionEvent, check_segment
 from kbroker.inspection.binary_files import BINARY_FILES, used_size
 from kbroker.inspection.entries import (
     WHOLE_FILE,
@@ -63,18 +63,18 @@ class TransactionWalk:
     is_complete: bool = True
     """Whether `opened` has every open transaction, with its first record."""
 
-    def take(self, events: Iterable[tuple[int, int, int, int, int]]) -> None:
-        for kind, position, first_offset, last_offset, producer_id in events:
-            if kind == segment_check.TRANSACTION_DATA:
+    def follow(self, events: Iterable[TransactionEvent]) -> None:
+        for event in events:
+            if event.kind == segment_check.TRANSACTION_DATA:
                 if len(self.opened) < _OPEN_TRANSACTIONS:
-                    self.opened.setdefault(producer_id, first_offset)
+                    self.opened.setdefault(event.producer_id, event.first_offset)
                 else:
                     self.is_complete = False
                 continue
-            begun = self.opened.pop(producer_id, -1)
-            if kind == segment_check.TRANSACTION_ABORT:
-                stable = min(self.opened.values(), default=last_offset + 1)
-                self.aborted.append(Aborted(producer_id, begun, last_offset, stable, position))
+            begun = self.opened.pop(event.producer_id, -1)
+            if event.kind == segment_check.TRANSACTION_ABORT:
+                stable = min(self.opened.values(), default=event.last_offset + 1)
+                self.aborted.append(Aborted(event.producer_id, begun, event.last_offset, stable, event.position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ class PartitionChecker:
         self._path = path
         self._context = context
         self._transactions = TransactionWalk()
-        self._runs: list[tuple[str, int, int, int, int]] = []
+        self._runs: list[tuple[str, EpochRun]] = []
+        """Runs of one leader epoch, each with the path of its .log."""
         self.result = PartitionCheck()
 
     def check(self) -> PartitionCheck:
@@ -156,7 +157,7 @@ class PartitionChecker:
         fd = open_regular(str(self._path / name))
         try:
             checked = check_segment(fd, os.fstat(fd).st_size, base, inflate=inflate, gaps=True)
-            self.result.findings += [Finding(str(self._path / name), at, what) for _, at, what in checked.findings]
+            self.result.findings += [Finding(str(self._path / name), at.position, at.what) for at in checked.findings]
         finally:
             os.close(fd)
 
@@ -226,7 +227,7 @@ class PartitionChecker:
             checked = check_segment(
                 fd, size, base, inflate=inflate, index=indexes[file_names.INDEX],
                 time_index=indexes[file_names.TIME_INDEX], end_offset=end_offset, gaps=self._context.has_gaps,
-                zeros_allowed=is_last and self._context.is_live, transactions=self._transactions.take,
+                zeros_allowed=is_last and self._context.is_live, transactions=self._transactions.follow,
                 progress=self._context.progress,
             )  # fmt: skip
         except OSError as error:
@@ -236,8 +237,8 @@ class PartitionChecker:
             os.close(fd)
         self.result.size += size
         files = {segment_check.LOG: log, segment_check.INDEX: str(paths[file_names.INDEX])}
-        for file, position, what in checked.findings:
-            self._add(files.get(file, str(paths[file_names.TIME_INDEX])), position, what)
+        for at in checked.findings:
+            self._add(files.get(at.file, str(paths[file_names.TIME_INDEX])), at.position, at.what)
         if checked.finding_count > len(checked.findings):
             self._add(log, WHOLE_FILE, f"{checked.finding_count - len(checked.findings)} more findings")
         is_whole = checked.position == size or (is_last and self._context.is_live)
@@ -247,7 +248,7 @@ class PartitionChecker:
         if not is_last:
             self._check_last_time(paths[file_names.TIME_INDEX], indexes[file_names.TIME_INDEX], checked)
         self._check_aborted(paths[file_names.TRANSACTION_INDEX], aborted, base, log)
-        self._runs += [(log, *run) for run in checked.epochs]
+        self._runs += [(log, run) for run in checked.epochs]
         return checked
 
     def _index_entries(self, path: Path, entry_size: int, is_last: bool) -> bytes:
@@ -326,14 +327,15 @@ class PartitionChecker:
         if starts != sorted(starts):
             return
         self.result.first_epoch_offset = starts[0] if starts else None
-        for log, epoch, position, first, last in self._runs:
-            for offset in (first, last):
+        for log, run in self._runs:
+            epoch = run.leader_epoch
+            for offset in (run.first_offset, run.last_offset):
                 at = bisect_right(starts, offset) - 1
                 if (at >= 0 and epochs[at] != epoch) or (at < 0 and epochs and epoch > epochs[0]):
                     entry = entries[max(at, 0)]
                     known = f"epoch {entry.fields['epoch']} from offset {entry.fields['start_offset']} on"
                     what = f"leader epoch {epoch} at offset {offset}; {path.name}, byte {entry.position}, has {known}"
-                    self._add(log, position, what)
+                    self._add(log, run.position, what)
                     break
         end_offset = self._known_end()
         for entry in entries:

@@ -86,7 +86,7 @@ class AdvertisedEndpoints:
         port = bound.port if bound is not None else endpoint.port
         return Endpoint(endpoint.listener, endpoint.security_protocol, endpoint.host, port)
 
-    def of(self, listener: str, local_host: str, local_port: int) -> Endpoint:
+    def endpoint_for(self, listener: str, local_host: str, local_port: int) -> Endpoint:
         """Return the endpoint for a client that is connected to `local_host`:`local_port` of `listener`."""
         advertised = self._advertised.get(listener)
         if advertised is not None:

@@ -95,7 +95,7 @@ class Broker:
         """Open the log directories, the coordination store, the cluster's metadata and the logs of its partitions."""
         config, logs = self.config, self._logs
         refuse_foreign(config.log_dirs)
-        identity = logs.take_directories()
+        identity = logs.lock_directories()
         self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
         self._store_path = find_store(logs)
         self._store = EmbeddedStore(self._store_path)
@@ -294,7 +294,10 @@ class Broker:
                 coordinator.get()
 
     def _advertised_endpoints(self) -> list[Endpoint]:
-        return [self._advertised.of(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints]
+        return [
+            self._advertised.endpoint_for(endpoint.listener, endpoint.host, endpoint.port)
+            for endpoint in self.endpoints
+        ]
 
     def _directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
         if Path(self._store_path).parent == Path(directory):
@@ -302,7 +305,7 @@ class Broker:
         self._topics.mark_failed(partitions)
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:
-        return self._advertised.of(connection.listener, connection.local_host, connection.local_port)
+        return self._advertised.endpoint_for(connection.listener, connection.local_host, connection.local_port)
 
     def _as_node(self, connection: Connection) -> tuple[int, str, int, str | None]:
         endpoint = self._endpoints_for(connection)

@@ -36,7 +36,7 @@ def refuse_foreign(log_dirs: Iterable[str | Path]) -> None:
     """Check, before anything is written, that no log directory belongs to somebody else.
 
     Raises WrongDirectory for one that has files of others and none that a broker makes. A directory that cannot be
-    listed is skipped: `LogManager.take_directories` reports it.
+    listed is skipped: `LogManager.lock_directories` reports it.
     """
     for log_dir in log_dirs:
         try:

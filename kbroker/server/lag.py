@@ -51,12 +51,12 @@ def _timestamp_at(log: Log, offset: int) -> int | None:
     """The timestamp of the oldest record from `offset` on, in ms; None if there is none or the log is not open."""
     if not log.is_open:
         return None
-    code, base_offset, position, _ = log.state.locate(max(offset, log.state.log_start_offset), 1)
-    if code or base_offset < 0:
+    found = log.state.locate(max(offset, log.state.log_start_offset), 1)
+    if found.code or found.base_offset < 0:
         return None
     try:
-        with open(log.path_of(base_offset, file_names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
-            head = os.pread(file.fileno(), _BATCH.size, position)
+        with open(log.path_of(found.base_offset, file_names.LOG), "rb", buffering=0) as file:  # noqa: PTH123
+            head = os.pread(file.fileno(), _BATCH.size, found.position)
     except OSError:  # the segment is just being deleted; a failing disk is reported elsewhere
         return None
     timestamp = _timestamp_in(head)

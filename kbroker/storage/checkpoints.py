@@ -14,7 +14,7 @@ from uuid import UUID
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import NO_UUID, TopicPartition
-from kbroker.storage.log_context import DISK_FULL_ERRORS
+from kbroker.storage.failures import DISK_FULL_ERRORS
 
 logger = logging.getLogger("kbroker.storage")
 

@@ -18,8 +18,8 @@ from kbroker.clock import Clock
 from kbroker.errors import KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
+from kbroker.storage.failures import DISK_FULL_ERRORS, CleaningAborted
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_FULL_ERRORS, CleaningAborted
 from kbroker.storage.options import NEVER, CleanerOptions
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Throttle:
         self._lock = threading.Lock()
         self._free_at_s = 0.0
 
-    def take(self, size: int, bytes_per_second: float) -> float:
-        """Return how many seconds a thread must wait that has just read or written `size` bytes."""
+    def charge(self, size: int, bytes_per_second: float) -> float:
+        """Count `size` bytes that a thread has just read or written. Return how many seconds it must wait now."""
         with self._lock:
             now_s = self._clock.monotonic()
             self._free_at_s = max(self._free_at_s, now_s) + size / bytes_per_second
@@ -263,7 +263,7 @@ class LogCleaner:
             self.runs += 1
             self.bytes_read += done.bytes_read
             self.bytes_written += done.bytes_written
-            _tell(log, chosen.first_dirty_offset, done)
+            _log_result(log, chosen.first_dirty_offset, done)
             return True
         return False
 
@@ -288,7 +288,7 @@ class LogCleaner:
     def _on_io(self, log: Log, size: int) -> None:
         self._check(log)
         rate = self._options.io_max_bytes_per_second
-        wait_s = self._throttle.take(size, rate) if rate > 0 else 0.0
+        wait_s = self._throttle.charge(size, rate) if rate > 0 else 0.0
         while wait_s > 0:
             self._is_stopping.wait(min(wait_s, _LONGEST_WAIT_S))
             wait_s -= _LONGEST_WAIT_S
@@ -316,7 +316,7 @@ class LogCleaner:
                 self._changed.wait_for(lambda: log.topic_partition not in self._in_progress, timeout_s)
 
 
-def _tell(log: Log, first_dirty_offset: int, done: Cleaned) -> None:
+def _log_result(log: Log, first_dirty_offset: int, done: Cleaned) -> None:
     elapsed_s = max(done.elapsed_s, 1e-6)
     logger.info(
         "%s: cleaned offsets [%d, %d) in %.3f s, %.1f MiB/s: read %.1f MiB with %d records, kept %.1f MiB with"

@@ -9,7 +9,8 @@ from kbroker.model import TopicPartition
 from kbroker.storage.checkpoints import RECOVERY_POINTS
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
-from kbroker.storage.recovery import LoadedLog, LogLoader, LogRefused, Progress
+from kbroker.storage.recovery import LoadedLog, LogLoader, LogRefused
+from kbroker.storage.segment import Progress
 
 logger = logging.getLogger("kbroker.storage")
 

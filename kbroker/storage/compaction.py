@@ -21,6 +21,7 @@ from kbroker.fs import read_file, write_all, write_file
 from kbroker.protocol.compression import deflate, inflate_shared
 from kbroker.protocol.records import INFLATED_LIMIT
 from kbroker.storage import file_names
+from kbroker.storage.failures import CleaningAborted
 from kbroker.storage.index_entries import (
     ABORTED_TRANSACTION,
     INDEX_ENTRY,
@@ -28,7 +29,6 @@ from kbroker.storage.index_entries import (
     AbortedTransaction,
     aborted_transactions,
 )
-from kbroker.storage.log_context import CleaningAborted
 from kbroker.storage.segment import changed_ms, largest_timestamp, write_indexes
 from kbroker.storage.segment_swap import discard_cleaned
 
@@ -369,8 +369,8 @@ def _deflate(codec: int, data: bytes, magic: int = 2) -> bytes:
 def _last_batches(log: Log) -> LastBatches:
     producers, _ = log.state.producers()
     return LastBatches(
-        (producer_id, max((batch[2] for batch in batches), default=-1), epoch)
-        for producer_id, epoch, _, _, _, batches in producers.export()
+        (at.producer_id, max((batch.last_offset for batch in at.batches), default=-1), at.producer_epoch)
+        for at in producers.export()
     )
 
 
@@ -399,7 +399,7 @@ def first_timestamps(log: Log, first_dirty_offset: int) -> list[int]:
                 first = find_batch(fd, at.size) if at.size else None
             finally:
                 log.context.fs.close(fd)
-            found.append(first[4] if first else -1)
+            found.append(first.max_timestamp if first else -1)
     return found
 
 

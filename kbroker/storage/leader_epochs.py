@@ -13,7 +13,7 @@ from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem
 from kbroker.model import NO_LEADER_EPOCH
 from kbroker.storage import checkpoints
-from kbroker.storage.log_context import DISK_FULL_ERRORS
+from kbroker.storage.failures import DISK_FULL_ERRORS
 
 logger = logging.getLogger("kbroker.storage")
 

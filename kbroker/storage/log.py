@@ -1,6 +1,6 @@
 """One partition's log: owns its files by name; the compiled core appends to them and finds offsets in them.
 
-A log is opened by its first use (`prepare`), so a broker with thousands of partitions starts at once. All methods may
+A log is opened by its first use (`meet_need`), so a broker with thousands of partitions starts at once. All methods may
 be called from any thread. `_lock` serializes what changes the list of files (open, roll, retention, truncation, close);
 an append or a read takes it only to open a file.
 """
@@ -15,28 +15,28 @@ from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
 from kbroker._core.log.partition_state import PartitionState
-from kbroker._core.log.segment_list import SegmentHandle, SegmentView
+from kbroker._core.log.producers import ActiveProducer
+from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
-from kbroker.storage import checkpoints, lookup, retention
+from kbroker.storage import checkpoints, lookup
 from kbroker.storage.closed_log import ClosedLog
 from kbroker.storage.directory import delete_directory_name
+from kbroker.storage.failures import StorageErrors
 from kbroker.storage.leader_epochs import LeaderEpochs
-from kbroker.storage.log_context import ActiveProducer, LogContext, StorageErrors
-from kbroker.storage.log_records import LogRecords
+from kbroker.storage.log_context import LogContext
+from kbroker.storage.log_segments import LogSegments
 from kbroker.storage.options import NEVER, LogOptions
-from kbroker.storage.recovery import Progress
-from kbroker.storage.segment import Segment, create_segment
+from kbroker.storage.segment import Progress, create_segment
 from kbroker.storage.segment_files import SegmentFiles
-from kbroker.storage.segment_swap import begin_swap, discard_cleaned, finish_swap, rename_to_deleted
 
 logger = logging.getLogger("kbroker.storage")
 
-# The kinds of `prepare`: PREPARE_* in _core/log/partition.pxd.
+# The kinds of `meet_need`: NEED_* in _core/log/partition.pxd.
 _OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED = 1, 2, 3, 4, 5, 6, 7
 
 
-class Log(LogRecords):
+class Log(LogSegments):
     """One partition's log."""
 
     def __init__(
@@ -119,11 +119,6 @@ class Log(LogRecords):
         return str(self.topic_partition)
 
     # --- what the log knows; a question opens the log if the answer needs it
-
-    @property
-    def path(self) -> str:
-        """The log's directory."""
-        return self._files.path
 
     @property
     def options(self) -> LogOptions:
@@ -214,9 +209,9 @@ class Log(LogRecords):
                         checkpoints.settle_topic_id(self._fs, self.path, self.topic_id)
                         self._open_locked()
                     except DiskDamaged as damage:
-                        self.storage_errors.tell(str(damage))
+                        self.storage_errors.log_once(str(damage))
                         raise
-                    self.storage_errors.told = ""
+                    self.storage_errors.last_logged = ""
             elif state == "deleted":
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif state == "offline":
@@ -234,7 +229,7 @@ class Log(LogRecords):
         if loaded.flushed_offset < promised:
             # Before anything is appended: the checkpoint on the disk would call new records flushed that take the place
             # of truncated or lost ones.
-            self.context.on_recovery_point_lowered(self)
+            self.context.store_recovery_points(self.directory)
         # Before the log is open: from then on others append at once.
         self._begin_epoch(loaded.log_end_offset)
         self._files.open(loaded, self._roll_jitter_ms)
@@ -280,10 +275,7 @@ class Log(LogRecords):
         """Return every producer that this log remembers, by id (KIP-664)."""
         self.open()
         producers, _ = self.state.producers()
-        return [
-            ActiveProducer(producer_id, epoch, last_sequence, timestamp, coordinator_epoch, first)
-            for producer_id, epoch, coordinator_epoch, timestamp, first, last_sequence in producers.states()
-        ]
+        return producers.states()
 
     def flush(self) -> None:
         """Flush: everything appended before the call survives a power cut. Raises StorageFailed."""
@@ -299,13 +291,17 @@ class Log(LogRecords):
         """
         self._confirm_times()
         with self.storage_errors:
-            return lookup.offset_for_timestamp(self, timestamp)
+            return lookup.offset_for_timestamp(self._searched, timestamp)
 
     def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
         """Return the first record with the log's largest timestamp (KIP-734); None if no record has a timestamp."""
         self._confirm_times()
         with self.storage_errors:
-            return lookup.offset_of_max_timestamp(self)
+            return lookup.offset_of_max_timestamp(self._searched)
+
+    @property
+    def _searched(self) -> lookup.SearchedLog:
+        return lookup.SearchedLog(self.topic_partition, self.state, self.open)
 
     def _confirm_times(self) -> None:
         """Check the largest timestamps of segments that only their indexes tell of, before a lookup by time."""
@@ -372,7 +368,7 @@ class Log(LogRecords):
         with self._lock:
             if self.move_start(offset):
                 with self.storage_errors:
-                    self.context.on_log_start_moved(self)
+                    self.context.store_start_offsets(self.directory)
                 self.note_durable_start(self.state.log_start_offset)
             return self.state.log_start_offset
 
@@ -401,86 +397,6 @@ class Log(LogRecords):
         with self._lock:
             self._durable_start_offset = max(self._durable_start_offset, min(offset, self.checkpointed_start_offset))
 
-    def delete_old_segments(self, policies: tuple[retention.DeletionPolicy, ...] | None = None) -> int:
-        """Delete the segments that the policies let go, and return how many those are. None: the options' policies.
-
-        Their files are removed after file.delete.delay.ms. Raises StorageFailed.
-        """
-        with self._lock:
-            self.open()
-            policies = retention.policies_for(self._options) if policies is None else policies
-            with self.storage_errors:
-                view, count = self._done_with(policies)
-                if count == 0:
-                    return 0
-                if count == len(view.segments):
-                    self._roll_locked(is_going=True)
-                    # Appends went on meanwhile: the records that they brought may have to stay.
-                    view = retention.view_of(self, self.context.clock.wall_ms())
-                    count = retention.count_of(policies, view)
-                segments = self.state.segments()
-                count = min(count, len(segments) - 1)
-                return self._remove_locked(segments[count].base_offset) if count else 0
-
-    def _done_with(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
-        """Return a view of the log and how many of its oldest segments may go.
-
-        The age of each of these segments was checked against its batches, not only its index.
-        """
-        while True:
-            view = retention.view_of(self, self.context.clock.wall_ms())
-            count = retention.count_of(policies, view)
-            bases = [at.base_offset for at in view.segments[:count]]
-            if not self._files.confirm(bases, self._options.index_interval_bytes):
-                return view, count
-
-    def _remove_locked(self, before_offset: int) -> int:
-        start_offset = max(before_offset, self.state.log_start_offset)
-        # Recovery knows nothing of a flush after the checkpoint was written.
-        recovery_point = min(self.state.recovery_point, self.written_recovery_point)
-        handles = self.state.remove_segments(before_offset, start_offset)
-        self._epochs.truncate_from_start(start_offset)
-        if before_offset >= recovery_point:
-            # The name of the log's new first segment may not be durable yet: it must be before the old names go.
-            self._fs.sync_directory(self.path)
-        paths: list[str] = []
-        for handle in handles:
-            paths += rename_to_deleted(self._fs, self.path, [handle.base_offset])
-            if before_offset > recovery_point:
-                # No flush covers these segments. If a power cut brought some of them back, or torn ones, recovery
-                # would end the log there.
-                self._fs.sync_directory(self.path)
-        logger.info("%s: deleting %d segments below offset %d", self, len(handles), before_offset)
-        self.context.remove_later(self, handles, paths)
-        return len(handles)
-
-    def replace_segments(self, segment: Segment, before_offset: int, history: int) -> bool:
-        """Replace the segments from `segment`'s base offset to `before_offset` with the compacted `segment`.
-
-        Its `.cleaned` files must be on the device. The active segment is never replaced. `history` is the log's
-        `history` when the compaction began. Returns False if the old segments are gone or have changed since; then the
-        `.cleaned` files were removed. Raises StorageFailed.
-        """
-        base_offset = segment.base_offset
-        with self._lock:
-            is_other = self.state.state != "open" or self.history != history
-            bases = [] if is_other else [at.base_offset for at in self.state.segments()[:-1]]
-            old = [at for at in bases if base_offset <= at < before_offset]
-            if not old or old[0] != base_offset:
-                discard_cleaned(self._fs, self.path, base_offset)
-                return False
-            with self.storage_errors:
-                begin_swap(self._fs, self.path, base_offset)
-                try:
-                    paths = finish_swap(self._fs, self.path, base_offset, old)
-                except OSError as error:
-                    # Some files may have their old names, others new ones: only the next start can mend that.
-                    self.directory.fail(f"{self}: a compacted segment could not be swapped in: {error}")
-                    raise
-                handles = self.state.replace_segments(segment, before_offset)
-            self.context.remove_later(self, handles, paths)
-            return True
-
     def truncate_to(self, offset: int) -> None:
         """Drop every batch with a record at or above `offset`: this broker has more than the leader.
 
@@ -497,9 +413,10 @@ class Log(LogRecords):
                 self._keep_offsets()
                 segments = self.state.segments()
                 self._files.write_indexes(final=False)
-                code, base_offset, position, _ = self.state.locate(offset, 1)
+                found = self.state.locate(offset, 1)
+                base_offset, position = found.base_offset, found.position
                 handles = self.state.close()
-                if code or base_offset < 0:
+                if found.code or base_offset < 0:
                     base_offset, position = min(offset, segments[0].base_offset), 0
                 elif base_offset > offset:
                     # Compaction has left nothing from `offset` to the end of the segment that it was in.
@@ -512,7 +429,7 @@ class Log(LogRecords):
                 self._files.truncate([at.base_offset for at in segments], base_offset, position)
                 self._open_locked()
                 # The recovery point on the disk may be beyond this log's, which knows what its indexes have not synced.
-                self.context.on_recovery_point_lowered(self)
+                self.context.store_recovery_points(self.directory)
             del handles
 
     def delete(self) -> tuple[str, list[SegmentHandle]]:
@@ -541,10 +458,10 @@ class Log(LogRecords):
 
     # --- called by the compiled core, from request handlers and flushers
 
-    def prepare(self, kind: int, base_offset: int) -> None:
+    def meet_need(self, kind: int, base_offset: int) -> None:
         """Do what the compiled core needs before an append, a read or a flush can go on, such as open a file.
 
-        `kind` is one of PREPARE_*, `base_offset` that of the segment. The log may have changed since the core asked, so
+        `kind` is one of NEED_*, `base_offset` that of the segment. The log may have changed since the core asked, so
         each kind looks again whether it is still needed.
         """
         if kind == _OPEN:
@@ -569,50 +486,3 @@ class Log(LogRecords):
                 self._files.open_aborted(base_offset)
             elif kind == _TIME_INDEX:
                 self._files.open_time_index(base_offset)
-
-    def roll(self) -> None:
-        """Close the active segment and begin a new one. No-op if the active segment is empty. Raises StorageFailed."""
-        with self._lock:
-            self.open()
-            with self.storage_errors:
-                self._roll_locked()
-
-    def _roll_locked(self, *, is_going: bool = False) -> None:
-        """Roll the log; the caller holds its lock.
-
-        `is_going`: the active segment is about to be deleted. Then a full disk that takes no index entries is no error:
-        the deletion may be what makes space.
-        """
-        base_offset = self.state.begin_roll()
-        try:
-            active = self._files.active
-            if active.size == 0:
-                return
-            try:
-                self._files.write_indexes(final=True)
-            except StorageFailed:
-                if not is_going or self.directory.is_offline:
-                    raise
-            self._files.store_snapshot()
-            allocated = 0 if self.directory.is_full else self._options.allocated_bytes
-            self._files.begin(base_offset, allocated, self._roll_jitter_ms())
-            self._release_allocated(active)
-        finally:
-            self.state.abort_roll()
-        # As in Kafka, a closed segment is flushed, so that recovery has only the newest one to read.
-        self.state.request_flush()
-        self.context.on_segment_opened(self, active.base_offset)
-
-    def _release_allocated(self, segment: SegmentView) -> None:
-        """Release the space that was reserved for a segment and not used, once it takes no more messages."""
-        if self._options.preallocate:
-            self._files.cut(segment.base_offset, segment.size)
-
-    # --- helpers
-
-    def path_of(self, base_offset: int, suffix: str) -> str:
-        return self._files.path_of(base_offset, suffix)
-
-    def _roll_jitter_ms(self) -> int:
-        limit = min(self._options.segment_jitter_ms, self._options.segment_ms)
-        return self.context.random.randrange(limit) if limit > 0 else 0

@@ -27,9 +27,10 @@ from kbroker.storage import checkpoints, file_names
 from kbroker.storage import directory as directories
 from kbroker.storage.cleaner import LogCleaner
 from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
+from kbroker.storage.failures import DISK_ERRORS
 from kbroker.storage.flush import request_due_flushes
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import DISK_ERRORS, LogContext
+from kbroker.storage.log_context import LogContext
 from kbroker.storage.open_directory import OpenDirectory
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -86,11 +87,13 @@ class LogManager:
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
         self._progress: RecoveryProgress
-        self.cleaner = LogCleaner(options.cleaner, self.logs, lambda log: self._home_of(log).cleaned, self._clock)
+        self.cleaner = LogCleaner(
+            options.cleaner, self.logs, lambda log: self._home_of(log.directory).cleaned, self._clock
+        )
 
     # --- start and stop
 
-    def take_directories(self) -> directories.MetaProperties | None:
+    def lock_directories(self) -> directories.MetaProperties | None:
         """Make and lock the directories before anything in them is read or changed, and read their identity.
 
         Returns the node id and the cluster id that their meta.properties name; None if no directory has that file. A
@@ -151,7 +154,7 @@ class LogManager:
         """
         self._progress = RecoveryProgress()
         if not self._locks:
-            self.take_directories()
+            self.lock_directories()
         try:
             for path in list(self._locks):
                 try:
@@ -385,14 +388,14 @@ class LogManager:
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
-            self._home_of(log).remove(topic_partition)
+            self._home_of(log.directory).remove(topic_partition)
         self.registry.remove(log.state)
         self.cleaner.forget(log)
         path, handles = log.delete()
-        self._scheduler.once(self._delay_of(log), partial(self._remove_directory, path, handles))
+        self._scheduler.once(log.delete_delay_ms, partial(self._remove_directory, path, handles))
 
-    def _home_of(self, log: Log) -> OpenDirectory:
-        return next(home for home in self._homes if home.directory is log.directory)
+    def _home_of(self, directory: LogDirectory) -> OpenDirectory:
+        return next(home for home in self._homes if home.directory is directory)
 
     # --- scheduled jobs
 
@@ -461,7 +464,7 @@ class LogManager:
                 is_to_write = log.move_start(offset)
                 outcomes[log] = start = log.log_start_offset
                 if is_to_write:
-                    moved.setdefault(self._home_of(log), {})[log] = start
+                    moved.setdefault(self._home_of(log.directory), {})[log] = start
             except KbrokerError as error:
                 outcomes[log] = error
         for home, starts in moved.items():
@@ -475,11 +478,11 @@ class LogManager:
                 log.note_durable_start(start)
         return outcomes
 
-    def _store_start_offsets(self, log: Log) -> None:
-        self._home_of(log).write_start_offsets()
+    def _store_start_offsets(self, directory: LogDirectory) -> None:
+        self._home_of(directory).write_start_offsets()
 
-    def _store_recovery_points(self, log: Log) -> None:
-        self._home_of(log).write_checkpoints()
+    def _store_recovery_points(self, directory: LogDirectory) -> None:
+        self._home_of(directory).write_checkpoints()
 
     def expire_producers(self) -> None:
         """Forget idempotent producers that have been silent for producer.id.expiration.ms."""
@@ -490,13 +493,8 @@ class LogManager:
         """Run the scheduled jobs that are due, on the caller's thread, for tests that move the clock."""
         return self._scheduler.run_due()
 
-    def _remove_later(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
-        self._scheduler.once(self._delay_of(log), lambda: self._remove_files(handles, paths))
-
-    @staticmethod
-    def _delay_of(log: Log) -> int:
-        """Return how many ms deleted files stay; 0 on a full disk, which waits for their space."""
-        return 0 if log.directory.is_full else log.options.file_delete_delay_ms
+    def _remove_later(self, delay_ms: int, handles: list[SegmentHandle], paths: list[str]) -> None:
+        self._scheduler.once(delay_ms, lambda: self._remove_files(handles, paths))
 
     def _remove_files(self, handles: list[SegmentHandle], paths: list[str]) -> None:
         if any(handle.in_use for handle in handles):

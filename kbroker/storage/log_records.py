@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker._core.log.partition_state import AS_CLIENT, AS_COORDINATOR, PartitionState
+from kbroker._core.log.partition_state import AS_CLIENT, AS_COORDINATOR, AppendResult, PartitionState
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.storage.log_context import AppendResult, LogContext
+from kbroker.storage.log_context import LogContext
 
 
 class LogRecords:
@@ -22,7 +22,8 @@ class LogRecords:
         StorageFailed if the flush fails.
         """
         origin = AS_COORDINATOR if as_coordinator else AS_CLIENT
-        return self._appended(self.state.append(batch, self.context.clock.wall_ms(), origin, guard), wait)
+        code, appended = self.state.append(batch, self.context.clock.wall_ms(), origin, guard)
+        return self._flushed(code, appended, wait)
 
     def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False) -> int:
         """Begin the verification of a transaction's first batch (KIP-890).
@@ -56,20 +57,18 @@ class LogRecords:
         Raises ProtocolError: INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED if a newer coordinator has written
         a marker before. Raises StorageFailed if the flush fails.
         """
-        return self._appended(
-            self.state.append_marker(
-                producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms(), bumped
-            ),
-            wait,
+        code, appended = self.state.append_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms(), bumped
         )
+        return self._flushed(code, appended, wait)
 
-    def _appended(self, told: tuple[int, int, int, int, int, bool], wait: bool) -> AppendResult:
-        code, base_offset, last_offset, log_append_time, log_start_offset, must_wait = told
+    def _flushed(self, code: int, appended: AppendResult, wait: bool) -> AppendResult:
+        """Return what was appended, once it is flushed if it must be and the caller waits for that."""
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
-        if must_wait and wait:
-            self.state.flush(last_offset + 1)
-        return AppendResult(base_offset, last_offset, log_append_time, log_start_offset, must_wait)
+        if appended.must_wait and wait:
+            self.state.flush(appended.last_offset + 1)
+        return appended
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
         """Read about `max_bytes` bytes of batches, from the batch that holds `offset` on.

@@ -6,12 +6,12 @@ batch the record is found here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from kbroker._core.log.partition_state import PartitionState
 from kbroker.errors import ErrorCode, ProtocolError
-
-if TYPE_CHECKING:
-    from kbroker.storage.log import Log
+from kbroker.model import TopicPartition
 
 
 class TimestampOffset(NamedTuple):
@@ -22,7 +22,16 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
+class SearchedLog(NamedTuple):
+    """What a lookup needs of a log."""
+
+    name: TopicPartition
+    state: PartitionState
+    open: Callable[[], None]
+    """Opens the log if it is closed, as `Log.open` does."""
+
+
+def offset_for_timestamp(log: SearchedLog, timestamp: int) -> TimestampOffset | None:
     """Return the first record at or after `timestamp` that is not below the log's start; None if there is none.
 
     Raises ProtocolError.
@@ -40,22 +49,21 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
         log.open()  # segments were removed meanwhile, perhaps by closing the log
 
 
-def _search(log: Log, timestamp: int) -> TimestampOffset | None:
+def _search(log: SearchedLog, timestamp: int) -> TimestampOffset | None:
     base_offset = position = -1
     while True:
-        code, of_record, offset, leader_epoch, base_offset, position, batch = log.state.find_timestamp(
-            timestamp, base_offset, position
-        )
-        if code:
-            raise ProtocolError(ErrorCode(code), f"{log}: {ErrorCode(code).name} at timestamp {timestamp}")
-        if offset >= 0:
-            return TimestampOffset(of_record, offset, leader_epoch)
-        if batch is None:
+        search = log.state.find_timestamp(timestamp, base_offset, position)
+        if search.code:
+            code = ErrorCode(search.code)
+            raise ProtocolError(code, f"{log.name}: {code.name} at timestamp {timestamp}")
+        if search.offset >= 0:
+            return TimestampOffset(search.timestamp, search.offset, search.leader_epoch)
+        if search.batch is None:
             return None
-        found = _look_into(batch, log.state.log_start_offset, timestamp)
+        found = _look_into(search.batch, log.state.log_start_offset, timestamp)
         if found is not None:
             return found
-        position += len(batch)
+        base_offset, position = search.base_offset, search.position + len(search.batch)
 
 
 def _look_into(compressed: bytes, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
@@ -69,7 +77,7 @@ def _look_into(compressed: bytes, log_start_offset: int, timestamp: int) -> Time
     return None
 
 
-def offset_of_max_timestamp(log: Log) -> TimestampOffset | None:
+def offset_of_max_timestamp(log: SearchedLog) -> TimestampOffset | None:
     """Return the first record with the log's largest timestamp; None if no record has a timestamp."""
     newest = log.state.largest_timestamp
     if newest < 0:

@@ -19,7 +19,7 @@ from kbroker.storage.flush import Flushers
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import LogContext
 from kbroker.storage.options import LogOptions
-from kbroker.storage.recovery import Progress
+from kbroker.storage.segment import Progress
 
 logger = logging.getLogger("kbroker.storage")
 

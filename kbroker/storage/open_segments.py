@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import resource
 import threading
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import ReferenceType, ref
 
-if TYPE_CHECKING:
-    from kbroker.storage.log import Log
+from kbroker._core.log.partition_state import PartitionState
 
 _LOOKED_AT = 64
 _SHARE = 6
 """A segment may take three descriptors, and all together at most half of the process's: one segment for six."""
+
+
+class SegmentOwner(Protocol):
+    """A log, as far as its segments are closed for those of others."""
+
+    @property
+    def state(self) -> PartitionState: ...
 
 
 class OpenSegments:
@@ -24,7 +30,7 @@ class OpenSegments:
     def __init__(self, limit: int):
         self._limit = limit
         self._lock = threading.Lock()
-        self._opened: dict[tuple[ReferenceType[Log], int], None] = {}
+        self._opened: dict[tuple[ReferenceType[SegmentOwner], int], None] = {}
 
     def _allowed(self) -> int:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -33,7 +39,7 @@ class OpenSegments:
     def __len__(self) -> int:
         return len(self._opened)
 
-    def add(self, log: Log, base_offset: int) -> None:
+    def add(self, log: SegmentOwner, base_offset: int) -> None:
         """Add a segment that was opened, or is not the active one any more. Others may be closed for it."""
         key = ref(log), base_offset
         with self._lock:

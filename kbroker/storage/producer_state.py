@@ -23,7 +23,7 @@ import struct
 from operator import itemgetter
 from typing import NamedTuple
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producers import ProducerTable, RememberedBatch
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import number_key
@@ -38,6 +38,7 @@ BATCH = struct.Struct(">qiiqiq")
 ABORTED = struct.Struct(">qiI")
 VERSION = 1
 CRC_FROM = 6
+NO_BATCH = RememberedBatch(-1, -1, -1, 0, -1)
 
 
 class AbortedIndex(NamedTuple):
@@ -52,19 +53,19 @@ class AbortedIndex(NamedTuple):
 def encode_snapshot(producers: ProducerTable, aborted: AbortedIndex | None = None) -> bytes:
     entries = producers.export()
     body = bytearray(HEAD.pack(VERSION, 0, len(entries)))
-    for producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches in entries:
-        _, last_sequence, last_offset, offset_delta, _ = batches[-1] if batches else (-1, -1, -1, 0, -1)
+    for producer in entries:
+        last = producer.batches[-1] if producer.batches else NO_BATCH
         body += PRODUCER.pack(
-            producer_id,
-            epoch,
-            last_sequence,
-            last_offset,
-            offset_delta,
-            last_timestamp,
-            coordinator_epoch,
-            transaction_first_offset,
+            producer.producer_id,
+            producer.producer_epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.transaction_first_offset,
         )
-    older = [(entry[0], *batch) for entry in entries for batch in entry[-1][:-1]]
+    older = [(producer.producer_id, *batch) for producer in entries for batch in producer.batches[:-1]]
     if older or aborted is not None:
         body += COUNT.pack(len(older))
         for row in older:
@@ -109,7 +110,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
 
 
 def older_batches(data: bytes) -> dict[bytes, list[tuple[int, int, int, int, int]]]:
-    """Return each producer's older batches, oldest first, by `number_key` of its id.
+    """Return each producer's older batches, oldest first, by `number_key` of its id, as `ProducerTable.put` takes them.
 
     `data` is what follows the producers in a snapshot. Raises ValueError if it is damaged.
     """

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 from kbroker._core.log.producers import ProducerTable
@@ -28,14 +27,12 @@ from kbroker.storage.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS
 from kbroker.storage.index_entries import ABORTED_TRANSACTION, INDEX_ENTRY, TIME_INDEX_ENTRY
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.options import LogOptions
-from kbroker.storage.producer_state import load_snapshot
-from kbroker.storage.segment import Segment, create_segment, remove_segment, segment_of
+from kbroker.storage.producer_replay import ProducerReplay
+from kbroker.storage.segment import Progress, Segment, create_segment, remove_segment, scan_loaded, segment_of
 from kbroker.storage.segment_swap import finish_leftovers
-from kbroker.storage.witness import Header, Witness
+from kbroker.storage.witness import Witness
 
 logger = logging.getLogger("kbroker.storage")
-
-Progress = Callable[[int], None]
 
 _INDEXES = {file_names.INDEX, file_names.TIME_INDEX}
 
@@ -101,11 +98,7 @@ class LogLoader:
         """The suffixes of the files in the directory, by base offset."""
         self._segments: list[Segment] = []
         self._next_offset = -1
-        self._producers: ProducerTable | None = None
-        self._replayed_to = -1
-        """The offset up to which the batches were applied to the producers."""
-        self._taken = -1
-        """The offset of the snapshot from which the producers were loaded."""
+        self._replay = ProducerReplay(fs, directory, self._files, self._segments, progress)
         self._scanned_epochs: list[tuple[int, int]] = []
         self._scanned_from: int | None = None
         self._scanned: set[int] = set()
@@ -128,9 +121,9 @@ class LogLoader:
             # The log was lost below the offset up to which records were deleted. It goes on from that offset: no offset
             # is given out again.
             self._remove(segments)
-            self._producers, self._replayed_to = None, -1
+            self._replay.forget()
             log_end_offset = self.log_start_offset
-            segments = self._segments = [create_segment(self.fs, self.directory, log_end_offset)]
+            segments[:] = [create_segment(self.fs, self.directory, log_end_offset)]
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         self.epochs.begin_at(log_start_offset)
         if not epochs_known or self._is_contradicted(segments, log_end_offset):
@@ -142,14 +135,16 @@ class LogLoader:
         # The epoch that an empty log begins with stays.
         self.epochs.truncate_from_end(max(log_end_offset, log_start_offset + 1))
         self.epochs.truncate_from_start(log_start_offset)
-        producers = self._load_producers(log_end_offset)
+        producers = self._replay.finish(log_end_offset)
         flushed_offset = log_end_offset
         if not self.is_clean:
             flushed_offset = max(segments[-1].base_offset, min(self.recovery_point, log_end_offset))
         if log_start_offset == log_end_offset:
             self._settle_epoch_of_empty(segments, log_end_offset)
-        told = (producers, self._cut_bytes, frozenset(self._unread))
-        return LoadedLog(segments, log_start_offset, log_end_offset, flushed_offset, *told)
+        return LoadedLog(
+            segments, log_start_offset, log_end_offset, flushed_offset, producers, self._cut_bytes,
+            frozenset(self._unread),
+        )  # fmt: skip
 
     def _settle_start_offset(self, first_base: int, log_end_offset: int) -> None:
         """Compare log-start-offset-checkpoint with the leader epochs, and choose where the log starts.
@@ -189,7 +184,7 @@ class LogLoader:
             self._segments.append(loaded)
             if scanned_from is not None and base_offset not in self._scanned:
                 # A trusted segment behind one that was read: what is found from there on replaces the known epochs.
-                self._add_epochs(self._scan(loaded))
+                self._add_epochs(scan_loaded(self.fs, self.directory, loaded, self.progress))
             if not goes_on:
                 break
         return self._segments
@@ -292,7 +287,7 @@ class LogLoader:
             )
             return None
         try:
-            first = Header(*find_batch(fd, size)) if size else None  # type: ignore[misc]
+            first = find_batch(fd, size) if size else None
         except StorageFailed:
             return None  # recovery reads the segment from its start and says what is wrong
         # An empty time index is right only if the tail begins at byte 0 or the messages have no timestamps.
@@ -329,10 +324,10 @@ class LogLoader:
             self.fs.close(fd)
 
     def _recover_segment(self, fd: int, base_offset: int, size: int, behind: list[int]) -> tuple[bool, Segment]:
-        self._replay_before(base_offset)
+        self._replay.advance(base_offset)
         scan = scan_segment(
             fd, size, base_offset, index_interval_bytes=self.options.index_interval_bytes, progress=self.progress,
-            producers=self._producers, producers_from=self._replayed_to,
+            producers=self._replay.producers, producers_from=self._replay.replayed_to,
         )  # fmt: skip
         is_cut = scan.valid_size < size
         if is_cut and self.is_clean:
@@ -358,8 +353,8 @@ class LogLoader:
             self._cut_bytes += size - scan.valid_size
         if is_cut or not is_active:
             self.fs.fdatasync(fd)
-        if self._producers is not None:
-            self._replayed_to = scan.next_offset
+        if self._replay.producers is not None:
+            self._replay.replayed_to = scan.next_offset
         aborted = self._aborted_in(fd, base_offset, scan) if scan.marker_seen else scan.aborted
         recovered, time_index = segment_of(base_offset, scan, is_closed=not is_active)
         recovered.aborted_count = len(aborted) // ABORTED_TRANSACTION.size
@@ -376,13 +371,12 @@ class LogLoader:
 
     def _aborted_in(self, fd: int, base_offset: int, scan: SegmentScan) -> bytes:
         """Return the .txnindex of a segment that was read without knowing which transactions were open at its start."""
-        self._producers = ProducerTable()
-        self._replay(self._producers, base_offset)
+        producers = self._replay.begin_anew(base_offset)
         again = scan_segment(
             fd, scan.valid_size, base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
-            producers=self._producers, producers_from=base_offset,
+            producers=producers, producers_from=base_offset,
         )  # fmt: skip
-        self._replayed_to = scan.next_offset
+        self._replay.replayed_to = scan.next_offset
         return again.aborted
 
     def _has_gap(self, next_offset: int, next_base: int) -> bool:
@@ -432,7 +426,7 @@ class LogLoader:
             self._files.pop(gone.base_offset, None)
         self.fs.sync_directory(self.directory)
 
-    # --- leader epochs and producers
+    # --- leader epochs
 
     def _add_epochs(self, scan: SegmentScan) -> None:
         self._scanned_epochs += [
@@ -492,86 +486,9 @@ class LogLoader:
     def _scan_epochs(self, segments: list[Segment]) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for at in segments:
-            found += [entry for entry in self._scan(at).epochs if not found or entry[0] > found[-1][0]]
+            scan = scan_loaded(self.fs, self.directory, at, self.progress)
+            found += [entry for entry in scan.epochs if not found or entry[0] > found[-1][0]]
         return found
-
-    def _load_producers(self, log_end_offset: int) -> ProducerTable:
-        """Return the producers at the log's end: from the newest good snapshot and the batches behind it."""
-        self._settle_snapshots(log_end_offset)
-        if self._producers is None:
-            self._take_snapshot(log_end_offset)
-        producers = self._producers if self._producers is not None else ProducerTable()
-        self._replay(producers, log_end_offset)
-        return producers
-
-    def _replay_before(self, base_offset: int) -> None:
-        """Bring the producers up to the start of a segment that is read next, if a snapshot makes that cheap."""
-        if self._producers is None and not self._take_snapshot(base_offset):
-            if self._segments or base_offset:
-                return  # a snapshot in the middle of a segment may spare reading the whole log: see `_load_producers`
-            self._producers = ProducerTable()
-        if self._producers is not None:
-            self._replay(self._producers, base_offset)
-
-    def _take_snapshot(self, newest: int) -> bool:
-        """Load the newest good snapshot that is not above `newest`. False if there is none. Removes damaged ones."""
-        for offset in self._snapshots():
-            if self._oldest_snapshot(newest) <= offset <= newest:
-                self._producers = load_snapshot(self.fs, self.directory, offset)
-                if self._producers is not None:
-                    self._replayed_to = self._taken = offset
-                    return True
-                self._drop_snapshot(offset)
-        return False
-
-    def _settle_snapshots(self, log_end_offset: int) -> None:
-        """Remove snapshots except, as in Kafka, that of each segment and the newest of all."""
-        beyond = [offset for offset in self._snapshots() if offset > log_end_offset]
-        before = [offset for offset in self._snapshots() if offset < self._oldest_snapshot(log_end_offset)]
-        for offset in beyond + before:
-            self._drop_snapshot(offset)
-        bases = {at.base_offset for at in self._segments}
-        for offset in self._snapshots()[1:]:
-            # The snapshot that was loaded stays, even if it is no segment's: the next recovery may need it too.
-            if offset not in bases and offset != self._taken:
-                self._drop_snapshot(offset)
-        if beyond:
-            # Durably: other records will take the offsets below it, and a snapshot that came back would be wrong.
-            self.fs.sync_directory(self.directory)
-
-    def _oldest_snapshot(self, end_offset: int) -> int:
-        """Return the first segment's base offset: a snapshot below it is of no use.
-
-        Transactions may have ended between such a snapshot and the log.
-        """
-        return self._segments[0].base_offset if self._segments else end_offset
-
-    def _drop_snapshot(self, offset: int) -> None:
-        self.fs.unlink(self._path(offset, file_names.SNAPSHOT))
-        self._files[offset].discard(file_names.SNAPSHOT)
-
-    def _snapshots(self) -> list[int]:
-        """Return the offsets of the snapshots, newest first."""
-        kept = (offset for offset, suffixes in self._files.items() if file_names.SNAPSHOT in suffixes)
-        return sorted(kept, reverse=True)
-
-    def _replay(self, producers: ProducerTable, end_offset: int) -> None:
-        """Apply the batches from `_replayed_to` to `end_offset`, the last loaded segment's end, to the producers."""
-        for number, loaded in enumerate(self._segments, start=1):
-            end = self._segments[number].base_offset if number < len(self._segments) else end_offset
-            if self._replayed_to < end:
-                self._scan(loaded, producers, self._replayed_to)
-        self._replayed_to = end_offset
-
-    def _scan(self, loaded: Segment, producers: ProducerTable | None = None, offset: int = -1) -> SegmentScan:
-        fd = self.fs.open(self._path(loaded.base_offset, file_names.LOG), os.O_RDONLY)
-        try:
-            return scan_segment(
-                fd, loaded.size, loaded.base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
-                producers=producers, producers_from=offset, progress=self.progress,
-            )  # fmt: skip
-        finally:
-            self.fs.close(fd)
 
     def _log_size(self, base_offset: int) -> int:
         return self.fs.size_of(self._path(base_offset, file_names.LOG))

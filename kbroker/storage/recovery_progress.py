@@ -17,7 +17,7 @@ class RecoveryProgress:
         self._total = 0
         self._done = 0
         self._read_bytes = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._logged_at = time.monotonic()
 
     def found(self, count: int) -> None:
         """Log that `count` logs need no recovery: they can serve."""
@@ -31,17 +31,17 @@ class RecoveryProgress:
     def done(self) -> None:
         with self._lock:
             self._done += 1
-            self._maybe_tell(is_last=self._done == self._total)
+            self._maybe_log(is_last=self._done == self._total)
 
     def read(self, size: int) -> None:
         with self._lock:
             self._read_bytes += size
-            self._maybe_tell(is_last=False)
+            self._maybe_log(is_last=False)
 
-    def _maybe_tell(self, *, is_last: bool) -> None:
+    def _maybe_log(self, *, is_last: bool) -> None:
         now = time.monotonic()
-        if is_last or now - self._told > 5:
-            self._told = now
+        if is_last or now - self._logged_at > 5:
+            self._logged_at = now
             logger.info("recovery: %d of %d logs, %.1f GB read", self._done, self._total, self._read_bytes / 1e9)
         if is_last:
             logger.info("Loaded %d logs in %d ms, recovered", self._total, self._ms())

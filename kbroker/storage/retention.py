@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from kbroker.storage import file_names
+from kbroker._core.log.partition_state import PartitionState
 from kbroker.storage.options import LogOptions
 from kbroker.storage.segment import largest_timestamp
-
-if TYPE_CHECKING:
-    from kbroker.storage.log import Log
 
 
 class Candidate(NamedTuple):
@@ -98,19 +95,22 @@ def count_of(policies: Iterable[DeletionPolicy], view: LogView) -> int:
     return max((policy(view) for policy in policies), default=0)
 
 
-def view_of(log: Log, now_ms: int) -> LogView:
-    """Return the log as retention may see it. An empty active segment is left out: there is nothing to delete."""
-    segments = log.state.segments()
-    high_watermark = log.state.high_watermark
-    end_offset = log.state.log_end_offset
+def view_of(state: PartitionState, log_file: Callable[[int], str], now_ms: int) -> LogView:
+    """Return the log as retention may see it. An empty active segment is left out: there is nothing to delete.
+
+    `log_file` returns the path of the .log of the segment with a base offset.
+    """
+    segments = state.segments()
+    high_watermark = state.high_watermark
+    end_offset = state.log_end_offset
     candidates: list[Candidate] = []
     ends = [at.base_offset for at in segments[1:]] + [end_offset]
     for at, next_base in zip(segments, ends, strict=True):
         if next_base > high_watermark or (at is segments[-1] and at.size == 0):
             break
         try:
-            largest = largest_timestamp(log.path_of(at.base_offset, file_names.LOG), at.max_timestamp)
+            largest = largest_timestamp(log_file(at.base_offset), at.max_timestamp)
         except OSError:
             largest = now_ms
         candidates.append(Candidate(at.base_offset, next_base, at.size, largest))
-    return LogView(tuple(candidates), log.state.log_start_offset, sum(at.size for at in segments), now_ms)
+    return LogView(tuple(candidates), state.log_start_offset, sum(at.size for at in segments), now_ms)

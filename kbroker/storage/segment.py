@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from kbroker._core.log.scan.segment_scan import SegmentScan
+from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.scan.segment_scan import SegmentScan, scan_segment
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem, write_file
 from kbroker.storage import file_names
 from kbroker.storage.index_entries import INDEX_ENTRY, TIME_INDEX_ENTRY
+
+Progress = Callable[[int], None]
+"""Called while segments are read, with the number of bytes read since the last call."""
 
 
 class Segment:
@@ -41,6 +46,28 @@ class Segment:
         """The number of entries of its .txnindex."""
         self.entry_synced = entry_synced
         """Whether the names of its files are known to survive a power cut."""
+
+
+def scan_loaded(
+    fs: FileSystem,
+    directory: str,
+    segment: Segment,
+    progress: Progress | None = None,
+    producers: ProducerTable | None = None,
+    producers_from: int = -1,
+) -> SegmentScan:
+    """Walk over the batches of a segment whose size is known; no CRC is checked and no index is made.
+
+    The batches from offset `producers_from` on are applied to `producers`.
+    """
+    fd = fs.open(file_names.path_of(directory, segment.base_offset, file_names.LOG), os.O_RDONLY)
+    try:
+        return scan_segment(
+            fd, segment.size, segment.base_offset, verify=False, index_interval_bytes=(1 << 31) - 1,
+            producers=producers, producers_from=producers_from, progress=progress,
+        )  # fmt: skip
+    finally:
+        fs.close(fd)
 
 
 def segment_of(base_offset: int, scan: SegmentScan, *, is_closed: bool) -> tuple[Segment, bytes]:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from kbroker._core.log.partition_state import PartitionState
-from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker._core.log.segment_list import SegmentView
 from kbroker._core.wire.crc import crc32c_of
-from kbroker.fs import FileSystem, read_file, replace_file
+from kbroker.fs import FileSystem, read_file
 from kbroker.storage import file_names
-from kbroker.storage.index_entries import ABORTED_TRANSACTION
+from kbroker.storage.index_checks import IndexChecks
 from kbroker.storage.producer_state import AbortedIndex, store_snapshot
 from kbroker.storage.recovery import LoadedLog
-from kbroker.storage.segment import Segment, changed_ms, create_segment, remove_segment, segment_of
-from kbroker.storage.witness import Witness
+from kbroker.storage.segment import create_segment, remove_segment
 
 logger = logging.getLogger("kbroker.storage")
-
-_NONE: set[int] = set()
-"""The empty set of all logs that are not open yet, never added to: two sets for each log would be 430 bytes."""
 
 
 class SegmentFiles:
@@ -36,10 +31,8 @@ class SegmentFiles:
         self._fs = fs
         self._state = state
         self._snapshot_offset = -1
-        self.unread = _NONE
-        """Base offsets of closed segments whose largest timestamp is known from the time index only, not confirmed."""
-        self.unread_aborted = _NONE
-        """Base offsets of closed segments whose .txnindex was not checked against the log yet."""
+        self._checks: IndexChecks | None = None
+        """None: the log is not open yet."""
 
     def path_of(self, base_offset: int, suffix: str) -> str:
         return file_names.path_of(self.path, base_offset, suffix)
@@ -69,8 +62,7 @@ class SegmentFiles:
 
         `jitter_ms` returns, for each segment, how many ms earlier than segment.ms it is rolled.
         """
-        self.unread = set(loaded.unread)
-        self.unread_aborted = {at.base_offset for at in loaded.segments if at.aborted_count} & loaded.unread
+        self._checks = IndexChecks(self._fs, self.path, self._state, loaded)
         active = loaded.segments[-1]
         fds = [self._fs.open(self.path_of(active.base_offset, file_names.LOG), os.O_RDWR)]
         try:
@@ -131,11 +123,8 @@ class SegmentFiles:
         if self._state.segment(base_offset) is None:
             return
         path = self.path_of(base_offset, file_names.TRANSACTION_INDEX)
-        if base_offset in self.unread_aborted:
-            is_mended = self._mend_aborted(base_offset, path)
-            self.unread_aborted.discard(base_offset)
-            if is_mended:
-                return
+        if self._checks is not None and self._checks.confirm_aborted(base_offset):
+            return
         try:
             fd, is_new = self._fs.open(path, os.O_RDWR), False
         except FileNotFoundError:
@@ -144,81 +133,17 @@ class SegmentFiles:
 
     # --- checking indexes against the log
 
+    @property
+    def unread(self) -> Collection[int]:
+        """Base offsets of closed segments whose largest timestamp is known from the time index only."""
+        return () if self._checks is None else self._checks.unread
+
     def confirm(self, bases: Iterable[int], index_interval_bytes: int) -> bool:
         """Check the largest timestamps of these segments against the log, once for each segment.
 
         Returns whether one was wrong; then the indexes of that segment were made anew.
         """
-        is_changed = False
-        for base_offset in self.unread.intersection(bases):
-            is_changed |= self._mend(base_offset, index_interval_bytes)
-            self.unread.discard(base_offset)
-        return is_changed
-
-    def _mend(self, base_offset: int, index_interval_bytes: int) -> bool:
-        """Make a closed segment's indexes anew, unless the batch named by its time index has its largest timestamp.
-
-        Returns whether they were made anew.
-        """
-        at = self._state.segment(base_offset)
-        if at is None:
-            return False
-        told = Segment(
-            base_offset, at.size, max_timestamp=at.max_timestamp, max_timestamp_offset=at.max_timestamp_offset
-        )
-        if Witness(self._fs, self.path).has_timestamp(told):
-            return False
-        fd = self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDONLY)
-        try:
-            scan = scan_segment(fd, at.size, base_offset, verify=False, index_interval_bytes=index_interval_bytes)
-        finally:
-            self._fs.close(fd)
-        segment, time_index = segment_of(base_offset, scan, is_closed=True)
-        if scan.reason is None and scan.max_timestamp == at.max_timestamp:
-            return False
-        logger.warning(
-            "%s: its last entry tells of timestamp %d, which the log does not have there; indexes are made anew",
-            self.path_of(base_offset, file_names.TIME_INDEX), at.max_timestamp,
-        )  # fmt: skip
-        if scan.reason is not None:
-            path = self.path_of(base_offset, file_names.LOG)
-            logger.error("%s: %s at byte %d; it counts as old as the file", path, scan.reason, scan.valid_size)
-            segment.size = at.size
-            segment.max_timestamp = max(segment.max_timestamp, changed_ms(path))
-        self._replace(segment, scan.index, time_index)
-        return True
-
-    def _replace(self, segment: Segment, index: bytes, time_index: bytes) -> None:
-        """Replace a closed segment's indexes. Whoever is reading the segment keeps the old ones."""
-        path = self.path_of(segment.base_offset, file_names.TRANSACTION_INDEX)
-        try:
-            segment.aborted_count = self._fs.size_of(path) // ABORTED_TRANSACTION.size
-        except FileNotFoundError:
-            segment.aborted_count = 0
-        for suffix, data in ((file_names.INDEX, index), (file_names.TIME_INDEX, time_index)):
-            replace_file(self._fs, self.path_of(segment.base_offset, suffix), data)
-        self._state.replace_segments(segment, segment.base_offset + 1)
-
-    def _mend_aborted(self, base_offset: int, path: str) -> bool:
-        """Make a closed segment's .txnindex anew if it contradicts the log. Returns whether it was made anew."""
-        segments = self._state.segments()
-        place = [at.base_offset for at in segments].index(base_offset)
-        if place + 1 == len(segments):
-            return False
-        at = segments[place]
-        data = Witness(self._fs, self.path).aborted_entries(base_offset, at.size, segments[place + 1].base_offset)
-        if data is None:
-            return False
-        logger.warning("%s: it does not tell what was aborted in the log; it is made anew", path)
-        replace_file(self._fs, path, data)
-        segment = Segment(
-            base_offset, at.size, max_timestamp=at.max_timestamp, max_timestamp_offset=at.max_timestamp_offset,
-            first_timestamp=at.first_timestamp, index_count=at.index_count, time_index_count=at.time_index_count,
-            last_time_entry=at.max_timestamp,
-        )  # fmt: skip
-        segment.aborted_count = len(data) // ABORTED_TRANSACTION.size
-        self._state.replace_segments(segment, base_offset + 1)
-        return True
+        return self._checks is not None and self._checks.confirm(bases, index_interval_bytes)
 
     # --- writing
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from kbroker._core.log.producers import ProducerTable
-from kbroker._core.log.scan.segment_scan import find_batch, scan_segment
+from kbroker._core.log.scan.segment_scan import FoundBatch, find_batch
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import StorageFailed
 from kbroker.fs import FileSystem, read_file
@@ -21,22 +20,10 @@ from kbroker.storage import file_names
 from kbroker.storage.index_entries import INDEX_ENTRY
 from kbroker.storage.leader_epochs import epoch_at
 from kbroker.storage.producer_state import AbortedIndex, load_snapshot, vouched_index
-from kbroker.storage.segment import Segment
+from kbroker.storage.segment import Segment, scan_loaded
 
 _WALKED = 1 << 16
 """A segment of up to this many bytes is searched from its start: that is one read."""
-
-
-class Header(NamedTuple):
-    """A batch's header, with its position and size in the .log in bytes."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    leader_epoch: int
-    """-1: the batch's format has none."""
 
 
 class Witness:
@@ -46,7 +33,7 @@ class Witness:
         self._fs = fs
         self._directory = directory
 
-    def header_at(self, base_offset: int, size: int, offset: int, fd: int = -1) -> Header | None:
+    def header_at(self, base_offset: int, size: int, offset: int, fd: int = -1) -> FoundBatch | None:
         """Return the first batch of a segment with a record at or above `offset`; None if there is none.
 
         `base_offset` and `size` are the segment's; `fd` is its .log, if it is open. Raises OSError; StorageFailed if
@@ -59,8 +46,7 @@ class Witness:
             position = self._floor(base_offset, offset) if size > _WALKED else 0
             if not self._is_before(fd, size, position, offset):
                 position = 0
-            found = find_batch(fd, size, position=position, offset=offset) if size else None
-            return None if found is None else Header(*found)
+            return find_batch(fd, size, position=position, offset=offset) if size else None
         finally:
             if not is_open:
                 self._fs.close(fd)
@@ -72,7 +58,7 @@ class Witness:
             found = find_batch(fd, size, position=position)
         except StorageFailed:
             return False
-        return found is not None and found[2] <= offset
+        return found is not None and found.base_offset <= offset
 
     def _floor(self, base_offset: int, offset: int) -> int:
         """Return the position that the .index has for the last entry not above `offset`; 0 if there is none."""
@@ -126,14 +112,9 @@ class Witness:
         producers = self._producers_at(base_offset)
         if producers is None:
             return None
-        fd = self._fs.open(self._path(base_offset, file_names.LOG), os.O_RDONLY)
-        try:
-            scan = scan_segment(
-                fd, size, base_offset, verify=False, index_interval_bytes=(1 << 31) - 1, producers=producers,
-                producers_from=base_offset,
-            )  # fmt: skip
-        finally:
-            self._fs.close(fd)
+        scan = scan_loaded(
+            self._fs, self._directory, Segment(base_offset, size), producers=producers, producers_from=base_offset
+        )
         return None if scan.gaps or scan.reason is not None or scan.aborted == data else scan.aborted
 
     def _vouched(self, offset: int) -> AbortedIndex | None:

@@ -572,7 +572,7 @@ cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gi
     if log is None:
         return UNKNOWN_TOPIC_OR_PARTITION
     try:
-        log.prepare(kind, base_offset)
+        log.meet_need(kind, base_offset)
         return 0
     except KbrokerError as error:
         return error.code

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import ReferenceType
 
 from typing_extensions import Buffer
@@ -12,6 +12,28 @@ from kbroker.fs import FileSystem
 AS_CLIENT: int
 AS_COORDINATOR: int
 STATES: tuple[str, ...]
+
+class AppendResult(NamedTuple):
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    must_wait: bool
+
+class LocatedRead(NamedTuple):
+    code: int
+    base_offset: int
+    position: int
+    size: int
+
+class TimeSearch(NamedTuple):
+    code: int
+    timestamp: int
+    offset: int
+    leader_epoch: int
+    base_offset: int
+    position: int
+    batch: bytes | None
 
 class _Options(Protocol):
     @property
@@ -100,7 +122,7 @@ class PartitionState(SegmentList):
     def go_offline(self) -> None: ...
     def append(
         self, batch: Buffer, now_ms: int, origin: int = ..., guard: int = 0
-    ) -> tuple[int, int, int, int, int, bool]: ...
+    ) -> tuple[int, AppendResult]: ...
     def append_marker(
         self,
         producer_id: int,
@@ -109,19 +131,19 @@ class PartitionState(SegmentList):
         commit: bool,
         now_ms: int,
         bumped: bool = False,
-    ) -> tuple[int, int, int, int, int, bool]: ...
+    ) -> tuple[int, AppendResult]: ...
     def verify(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, adds: bool = False
     ) -> tuple[int, int]: ...
     def locate(
         self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False, may_block: bool = True
-    ) -> tuple[int, int, int, int]: ...
+    ) -> LocatedRead: ...
     def aborted(
         self, offset: int, max_bytes: int, at_least_one: bool = True, may_block: bool = True
     ) -> tuple[int, int, list[tuple[int, int]]]: ...
     def find_timestamp(
         self, timestamp: int, base_offset: int = -1, position: int = -1
-    ) -> tuple[int, int, int, int, int, int, bytes | None]: ...
+    ) -> TimeSearch: ...
     def read(
         self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False
     ) -> tuple[int, bytes]: ...

@@ -30,11 +30,47 @@ from kbroker._core.wire.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, B
 from kbroker._core.wire.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
 
+from typing import NamedTuple
+
 from kbroker.errors import StorageFailed
 
 AS_CLIENT = FROM_CLIENT
 AS_COORDINATOR = FROM_COORDINATOR
 STATES = ("closed", "open", "offline", "deleted")
+
+# Makes a NamedTuple of a tuple without the constructor's Python code, in a third of the time.
+cdef object named = tuple.__new__
+
+
+class AppendResult(NamedTuple):
+    """Where a batch was appended."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    must_wait: bool              # the flush policy asks for a flush before the batch is acknowledged
+
+
+class LocatedRead(NamedTuple):
+    """What a fetch would read."""
+
+    code: int                    # an error code; 0: none
+    base_offset: int             # of the segment; -1: nothing to read
+    position: int                # in the segment's .log, in bytes
+    size: int                    # in bytes
+
+
+class TimeSearch(NamedTuple):
+    """How far a search for a timestamp has come. With offset -1 the record was not found yet, or there is none."""
+
+    code: int                    # an error code; 0: none
+    timestamp: int               # of the record, in ms
+    offset: int
+    leader_epoch: int
+    base_offset: int             # of the segment
+    position: int                # of the batch, in bytes
+    batch: object                # a compressed batch that may have the record; None: there is none
 
 
 cdef class PartitionState(SegmentList):
@@ -306,8 +342,7 @@ cdef class PartitionState(SegmentList):
 
         Header, CRC and, when not compressed, records are checked. `origin`: AS_CLIENT, or AS_COORDINATOR for batches
         without sequences. `guard`: from `verify`, for the first batch of a transaction. Return (error code,
-        base_offset, last_offset, log_append_time, log_start_offset, must_wait); `must_wait`: the batch is durable only
-        after `flush`.
+        AppendResult); with an error the offsets are -1.
         """
         cdef partition_t *p = self.p
         cdef Py_buffer view
@@ -333,7 +368,7 @@ cdef class PartitionState(SegmentList):
         PyBuffer_Release(&view)
         if copy == NULL:
             raise MemoryError
-        return told(p, code, &result)
+        return outcome_of(p, code, &result)
 
     def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms,
                       bint bumped=False):
@@ -363,7 +398,7 @@ cdef class PartitionState(SegmentList):
             info.walked_max_timestamp = info.walked_min_timestamp = now_ms
             if code == 0:
                 code = partition_append(p, batch, &info, &appender, now_ms, True, &result)
-        return told(p, code, &result)
+        return outcome_of(p, code, &result)
 
     def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence=-1, bint adds=False):
         """Begin the verification of a transaction's first batch in this partition. May block.
@@ -385,7 +420,7 @@ cdef class PartitionState(SegmentList):
         return code, guard
 
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
-        """Return where a fetch would read: (code, base offset of the segment or -1, position, size in bytes).
+        """Return what a fetch would read, as LocatedRead.
 
         Code -101, without `may_block` only: needs a handler.
         """
@@ -398,10 +433,10 @@ cdef class PartitionState(SegmentList):
             code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
         free(found.aborted)
         if code or found.segment == NULL:
-            return code, -1, 0, 0
+            return named(LocatedRead, (code, -1, 0, 0))
         base_offset = found.segment.base_offset
         segment_unref(found.segment)
-        return 0, base_offset, found.position, found.size
+        return named(LocatedRead, (0, base_offset, found.position, found.size))
 
     def aborted(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint may_block=True):
         """Return the aborted transactions that a fetch of committed records gets with its records.
@@ -423,12 +458,10 @@ cdef class PartitionState(SegmentList):
             free(found.aborted)
 
     def find_timestamp(self, int64_t timestamp, int64_t base_offset=-1, int64_t position=-1):
-        """Find the first record at or after `timestamp` (ms). May block.
+        """Find the first record at or after `timestamp` (ms). Return a TimeSearch. May block.
 
-        Return (code, timestamp, offset, leader epoch, base offset of the segment, position of the batch, batch). With
-        offset -1 and `batch` not None, `batch` is a compressed batch that may have the record. To go on after it, pass
-        its base offset and the position behind it; they are valid while `removals` does not change. With offset -1 and
-        `batch` None there is no such record.
+        With offset -1 and a batch, look into the batch. If it does not have the record, call again with the search's
+        base offset and the position behind the batch; they are valid while `removals` does not change.
         """
         cdef partition_t *p = self.p
         cdef time_result_t found
@@ -443,7 +476,9 @@ cdef class PartitionState(SegmentList):
             batch = <bytes>found.batch[:found.size] if found.batch != NULL else None
         finally:
             free(found.batch)
-        return code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
+        return TimeSearch(
+            code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
+        )
 
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
         """Return (code, bytes that a fetch from `offset` gets). The last batch may be cut. May block."""
@@ -546,10 +581,13 @@ cdef class PartitionState(SegmentList):
             mutex_unlock(&p.append_lock)
 
 
-cdef tuple told(partition_t *p, int code, const append_result_t *result):
+cdef tuple outcome_of(partition_t *p, int code, const append_result_t *result):
     if code:
-        return INVALID_TXN_STATE if code == NEEDS_VERIFICATION else code, -1, -1, -1, p.log_start_offset, False
-    return 0, result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait
+        code = INVALID_TXN_STATE if code == NEEDS_VERIFICATION else code
+        return code, named(AppendResult, (-1, -1, -1, p.log_start_offset, False))
+    return 0, named(AppendResult, (
+        result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait,
+    ))
 
 
 cdef int check_own_batch(const uint8_t *data, int64_t size, batch_info_t *info, bint key_required) noexcept nogil:

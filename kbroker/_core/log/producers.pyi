@@ -1,6 +1,30 @@
 from collections.abc import Sequence
+from typing import NamedTuple
 
 _Batch = tuple[int, int, int, int, int]
+
+class RememberedBatch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+class ProducerEntry(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp: int
+    transaction_first_offset: int
+    batches: list[RememberedBatch]
+
+class ActiveProducer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int
 
 def limit_memory(most: int) -> None: ...
 def memory() -> int: ...
@@ -49,6 +73,6 @@ class ProducerTable:
         transaction_first_offset: int,
         batches: Sequence[_Batch],
     ) -> None: ...
-    def states(self) -> list[tuple[int, int, int, int, int, int]]: ...
-    def export(self) -> list[tuple[int, int, int, int, int, list[_Batch]]]: ...
+    def states(self) -> list[ActiveProducer]: ...
+    def export(self) -> list[ProducerEntry]: ...
     def copy(self) -> ProducerTable: ...

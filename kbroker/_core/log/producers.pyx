@@ -17,6 +17,8 @@ from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, marker_t
 
+from typing import NamedTuple
+
 cdef enum:
     MAX_SEQUENCE = 0x7fffffff
     MAX_EPOCH = 0x7fff
@@ -25,6 +27,43 @@ cdef enum:
 
 cdef int64_t all_bytes = 0       # atomic; bytes of the slots of all tables in this process
 cdef int64_t most_bytes = DEFAULT_MAX_BYTES
+
+
+class RememberedBatch(NamedTuple):
+    """A batch that a producer has appended."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int                   # ms
+
+
+class ProducerEntry(NamedTuple):
+    """A producer of a partition, with the batches that are remembered of it."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp: int              # ms
+    transaction_first_offset: int    # -1: no open transaction
+    batches: list                    # of RememberedBatch, oldest first
+
+
+class ActiveProducer(NamedTuple):
+    """A producer of a partition, as DescribeProducers describes it (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int               # -1: no sequence of this epoch is known
+    last_timestamp: int              # ms
+    coordinator_epoch: int           # of the last marker; -1: no marker
+    transaction_start_offset: int    # -1: no open transaction
+
+
+# Makes a NamedTuple of a tuple without the constructor's Python code, in a third of the time.
+cdef object named = tuple.__new__
+
 
 def limit_memory(long long most):
     """Set how many bytes the producers of all partitions of this process may take, approximately."""
@@ -428,12 +467,7 @@ cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
 
 
 cdef class ProducerTable:
-    """The producers of one partition. Not thread-safe.
-
-    As tuples: a producer is (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset or -1,
-    batches), a batch is (first_sequence, last_sequence, last_offset, offset_delta, timestamp), oldest first. Timestamps
-    are in ms.
-    """
+    """The producers of one partition. Not thread-safe."""
 
     def __cinit__(self, int maximum=DEFAULT_MAX_PRODUCERS):
         self.table = producers_new()
@@ -517,7 +551,7 @@ cdef class ProducerTable:
             raise MemoryError
 
     def put(self, producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches):
-        """Put a producer with its batches into the table. Raises ValueError when there are more than five."""
+        """Put a producer into the table: the fields of a ProducerEntry. Raises ValueError for more than five batches."""
         cdef producer_t producer
         memset(&producer, 0, sizeof(producer))
         if len(batches) > REMEMBERED_BATCHES:
@@ -538,10 +572,9 @@ cdef class ProducerTable:
             raise MemoryError
 
     def states(self):
-        """Return the producers without their batches, sorted by id.
+        """Return the producers as ActiveProducer, sorted by id.
 
-        Each is (producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset or -1, last sequence or
-        -1). Other threads run during the call; none of them may change the table.
+        Other threads run during the call; none of them may change the table.
         """
         cdef producer_t **by_id = <producer_t **>malloc((<size_t>self.table.count + 1) * sizeof(producer_t *))
         cdef producer_t *producer
@@ -554,35 +587,35 @@ cdef class ProducerTable:
         try:
             for at in range(self.table.count):
                 producer = by_id[at]
-                states.append((
-                    producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.last_timestamp,
-                    producer.transaction_first_offset,
+                states.append(named(ActiveProducer, (
+                    producer.producer_id, producer.epoch,
                     producer.batches[producer.batch_count - 1].last_sequence if producer.batch_count else -1,
-                ))
+                    producer.last_timestamp, producer.coordinator_epoch, producer.transaction_first_offset,
+                )))
                 let_others_run()
         finally:
             free(by_id)
         return states
 
     def export(self):
-        """Return all producers with their batches, sorted by id, as the tuples that the class describes."""
+        """Return all producers as ProducerEntry, sorted by id."""
         cdef producer_t *producer
         exported = []
         for at in range(self.table.capacity):
             producer = &self.table.slots[at]
             if producer.producer_id != -1:
-                exported.append((
+                exported.append(named(ProducerEntry, (
                     producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.last_timestamp,
                     producer.transaction_first_offset,
                     [
-                        (
+                        named(RememberedBatch, (
                             producer.batches[i].first_sequence, producer.batches[i].last_sequence,
                             producer.batches[i].last_offset, producer.batches[i].offset_delta,
                             producer.batches[i].timestamp,
-                        )
+                        ))
                         for i in range(producer.batch_count)
                     ],
-                ))
+                )))
         exported.sort()
         return exported
 

@@ -369,7 +369,10 @@ class Check:
     def _undecided(self) -> None:
         """Check that committed records end where the oldest open transaction begins."""
         table, end_offset = self.log.state.producers()
-        first = min((row[4] for row in table.export() if row[4] >= 0), default=end_offset)
+        first = min(
+            (at.transaction_first_offset for at in table.export() if at.transaction_first_offset >= 0),
+            default=end_offset,
+        )
         self._hold(
             self.log.last_stable_offset == min(max(first, self.log.log_start_offset), end_offset),
             f"committed records end at {self.log.last_stable_offset}, the oldest open transaction begins at {first}",
@@ -436,9 +439,9 @@ class Check:
         expected = self._expected_producers()
         table, _ = self.log.state.producers()
         known = {}
-        for producer_id, epoch, _, timestamp, undecided_from, batches in table.export():
-            sequence = batches[-1][1] if batches else -1
-            known[producer_id] = (epoch, sequence, timestamp, undecided_from)
+        for at in table.export():
+            sequence = at.batches[-1].last_sequence if at.batches else -1
+            known[at.producer_id] = (at.producer_epoch, sequence, at.last_timestamp, at.transaction_first_offset)
         for producer_id, state in known.items():
             possible = expected.get(producer_id, [])
             self._hold(bool(possible), f"producer {producer_id} is known, but sent nothing")
@@ -516,10 +519,10 @@ class Check:
                 or last.timestamp < self.oldest_producer_ms
             ):
                 continue
-            code, base, *_ = log.state.append(batch_of_rows(last), timestamp)
+            code, appended = log.state.append(batch_of_rows(last), timestamp)
             self._hold(
-                (code, base) == (ErrorCode.NONE, last.base_offset),
-                f"the batch at {last.base_offset} sent twice got {base}, error {code}",
+                (code, appended.base_offset) == (ErrorCode.NONE, last.base_offset),
+                f"the batch at {last.base_offset} sent twice got {appended.base_offset}, error {code}",
             )
         end = log.log_end_offset
         result = log.append(encode_batch([(timestamp, b"after", b"after")]))

@@ -227,15 +227,15 @@ class Life:
         replayed = producers_of(history.in_force(self.fs.position).values(), log.log_end_offset)
         table, _ = log.state.producers()
         known = {}
-        for producer_id, epoch, _, timestamp, undecided_from, batches in table.export():
-            state = replayed.get(producer_id)
-            sequence = batches[-1][1] if batches else -1
+        for at in table.export():
+            state = replayed.get(at.producer_id)
+            epoch, sequence = at.producer_epoch, at.batches[-1].last_sequence if at.batches else -1
             if state is None or (state.epoch, state.last_sequence) != (epoch, sequence):
                 # Nobody sends a marker again.
-                last = Sent(-1, 0, (), timestamp, 0, (producer_id, epoch, sequence), is_control=True)
-                state = Producer(epoch, sequence, last, undecided_from)
-            state.undecided_from = undecided_from
-            known[producer_id] = state
+                last = Sent(-1, 0, (), at.last_timestamp, 0, (at.producer_id, epoch, sequence), is_control=True)
+                state = Producer(epoch, sequence, last, at.transaction_first_offset)
+            state.undecided_from = at.transaction_first_offset
+            known[at.producer_id] = state
         return known
 
     def _partitions(self) -> list[tuple[TopicPartition, Key]]:
@@ -444,9 +444,9 @@ class Life:
         if last.is_control:
             return
         end = log.log_end_offset
-        code, base_offset, *_ = log.state.append(batch_of_rows(last), self.clock.now_ms)
-        assert (code, base_offset, log.log_end_offset) == (ErrorCode.NONE, last.base_offset, end), (
-            f"{log}: a batch sent twice got offset {base_offset}, not {last.base_offset} (error {code})"
+        code, appended = log.state.append(batch_of_rows(last), self.clock.now_ms)
+        assert (code, appended.base_offset, log.log_end_offset) == (ErrorCode.NONE, last.base_offset, end), (
+            f"{log}: a batch sent twice got offset {appended.base_offset}, not {last.base_offset} (error {code})"
         )
 
     def _commit(self, log: Log, history: History, key: Key) -> None:

@@ -92,10 +92,10 @@ class LogHome:
         self.directory.stop_flushers()  # or run_flusher would wait for more
         self.directory.run_flusher()
 
-    def _start_moved(self, log: Log) -> None:
-        self.start_offset = log.checkpointed_start_offset
+    def _start_moved(self, directory: LogDirectory) -> None:
+        self.start_offset = self._logs[-1].checkpointed_start_offset
 
-    def _remove(self, log: Log, handles: list[SegmentHandle], paths: list[str]) -> None:
+    def _remove(self, delay_ms: int, handles: list[SegmentHandle], paths: list[str]) -> None:
         self.removed.append((handles, paths))
 
     def unlink_removed(self) -> None:

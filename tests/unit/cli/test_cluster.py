@@ -71,7 +71,7 @@ def test_two_stores_in_two_directories_are_refused(tmp_path: Path, capsys: pytes
 
 def test_a_directory_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = LogManager(StorageOptions((str(tmp_path),)))
-    logs.take_directories()
+    logs.lock_directories()
     try:
         assert "is in use by process" in refusal(capsys, "import", "-z", "localhost:1", "-d", tmp_path)
     finally:

@@ -60,10 +60,10 @@ def test_a_client_is_told_the_address_it_dialled_unless_one_is_advertised() -> N
     advertised = AdvertisedEndpoints(
         bound, [endpoint("broker.example", 19092, "LOCAL"), endpoint("six.example", 0, "SIX")]
     )
-    assert advertised.of("PLAINTEXT", "192.0.2.5", 9092) == endpoint("192.0.2.5", 9092)
-    assert advertised.of("PLAINTEXT", "10.1.1.1", 9092) == endpoint("10.1.1.1", 9092)
-    assert advertised.of("LOCAL", "127.0.0.1", 9093) == endpoint("broker.example", 19092, "LOCAL")
-    assert advertised.of("SIX", "::1", 9094) == endpoint("six.example", 9094, "SIX")
+    assert advertised.endpoint_for("PLAINTEXT", "192.0.2.5", 9092) == endpoint("192.0.2.5", 9092)
+    assert advertised.endpoint_for("PLAINTEXT", "10.1.1.1", 9092) == endpoint("10.1.1.1", 9092)
+    assert advertised.endpoint_for("LOCAL", "127.0.0.1", 9093) == endpoint("broker.example", 19092, "LOCAL")
+    assert advertised.endpoint_for("SIX", "::1", 9094) == endpoint("six.example", 9094, "SIX")
 
 
 @pytest.mark.parametrize(

@@ -347,7 +347,7 @@ def test_the_time_of_change_of_the_last_segment_is_kept(broker: Broker) -> None:
 def test_the_throttle_gives_every_byte_its_time() -> None:
     clock = ManualClock()
     throttle = Throttle(clock)
-    assert throttle.take(500, 1000) == 0.5
-    assert throttle.take(500, 1000) == 1.0
+    assert throttle.charge(500, 1000) == 0.5
+    assert throttle.charge(500, 1000) == 1.0
     clock.now_ms += 10_000
-    assert throttle.take(100, 1000) == pytest.approx(0.1)
+    assert throttle.charge(100, 1000) == pytest.approx(0.1)

@@ -19,8 +19,8 @@ from kbroker.storage.compaction import (
     dirty_ratio,
     groups_of,
 )
+from kbroker.storage.failures import CleaningAborted
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import CleaningAborted
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.home import LogHome, read_all
 

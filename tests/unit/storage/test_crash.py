@@ -15,7 +15,7 @@ import pytest
 
 from kbroker._core.log.compaction.segment_copy import SegmentCopy
 from kbroker._core.log.producers import ProducerTable
-from kbroker.storage import checkpoints, compaction, recovery
+from kbroker.storage import checkpoints, compaction, producer_replay
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
 from kbroker.storage.segment import Segment
@@ -117,9 +117,9 @@ def forget_meanwhile(patch: pytest.MonkeyPatch) -> None:
     replace_segments = Log.replace_segments
 
     def replace(self: Log, segment: Segment, before_offset: int, history: int) -> bool:
-        active, size = self._files.active[:2]
+        active = self._files.active
         is_done = replace_segments(self, segment, before_offset, history)
-        self._files.cut(active, size)
+        self._files.cut(active.base_offset, active.size)
         return is_done
 
     patch.setattr(Log, "replace_segments", replace)
@@ -163,15 +163,15 @@ def forget_aborts(patch: pytest.MonkeyPatch) -> None:
 
 def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
     """Fault: snapshots do not include open transactions."""
-    load = recovery.load_snapshot
+    load = producer_replay.load_snapshot
 
     def load_and_forget(*arguments: Any) -> ProducerTable | None:
         table, forgetful = load(*arguments), ProducerTable()
-        for row in table.export() if table is not None else ():
-            forgetful.put(*row[:4], -1, row[5])
+        for producer in table.export() if table is not None else ():
+            forgetful.put(*producer._replace(transaction_first_offset=-1))
         return table and forgetful
 
-    patch.setattr(recovery, "load_snapshot", load_and_forget)
+    patch.setattr(producer_replay, "load_snapshot", load_and_forget)
 
 
 def leave_topic_ids(patch: pytest.MonkeyPatch) -> None:

@@ -342,5 +342,5 @@ def test_an_abort_in_the_log_stays_known(tmp_path: Path) -> None:
 def test_a_producers_time_in_a_snapshot_is_that_of_its_last_marker(tmp_path: Path) -> None:
     home = home_with_an_abort(tmp_path)
     (snapshot,) = home.log_path.glob("*3.snapshot")
-    ((_, _, _, timestamp, _, _),) = decode_snapshot(snapshot.read_bytes()).export()
-    assert timestamp == NOW + 2
+    (producer,) = decode_snapshot(snapshot.read_bytes()).export()
+    assert producer.last_timestamp == NOW + 2

@@ -61,7 +61,7 @@ def test_what_kafka_writes_is_understood(tmp_path: Path) -> None:
 def test_a_meta_properties_that_is_not_for_us_is_refused_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "meta.properties").write_bytes(data)
     with pytest.raises(WrongDirectory) as refused:
-        manager(tmp_path).take_directories()
+        manager(tmp_path).lock_directories()
     assert said in str(refused.value)
     assert f"{tmp_path}/meta.properties: " in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -100,7 +100,7 @@ def test_the_identity_is_put_together_from_all_directories(tmp_path: Path) -> No
         (tmp_path / name).mkdir()
         (tmp_path / name / "meta.properties").write_text(text)
     logs = manager(tmp_path / "a", tmp_path / "b", tmp_path / "c")
-    meta = logs.take_directories()
+    meta = logs.lock_directories()
     assert meta is not None
     assert (meta.node_id, meta.cluster_id) == (7, "x")
     logs.stop()

@@ -156,5 +156,5 @@ def test_a_reader_that_comes_too_late_leaves_no_file_of_a_deleted_segment(tmp_pa
     home.unlink_removed()
     before = sorted(home.log_path.iterdir())
     for kind in range(2, 8):
-        log.prepare(kind, 0)
+        log.meet_need(kind, 0)
     assert sorted(home.log_path.iterdir()) == before

@@ -97,7 +97,7 @@ def test_memory_is_bounded_and_the_longest_silent_go_first(time: Callable[[int],
     table = ProducerTable(maximum=100)
     for at in range(10_000):
         table.remember(at, 0, 0, 1, at, time(at))
-    known = {row[0] for row in table.export()}
+    known = {at.producer_id for at in table.export()}
     assert 50 <= len(known) <= 100
     assert known == set(range(10_000 - len(known), 10_000))
 
@@ -253,7 +253,7 @@ def test_producers_of_all_partitions_together_take_bounded_memory_and_the_last_o
     small = 64 * 192
     assert little_memory - 2 * 1024 * 192 < memory() - before <= little_memory + len(tables) * small
     for table in tables:
-        kept = [entry[0] for entry in table.export()]
+        kept = [at.producer_id for at in table.export()]
         assert len(kept) >= 24 and kept == list(range(1000 - len(kept), 1000))
         assert table.check(999, 0, 0, 1) == (0, (999, 999, 0)), "it is known still"
         assert table.check(0, 0, 77, 1) == (0, None), "it may go on with any sequence"
@@ -267,7 +267,7 @@ def test_producers_in_transactions_stay_however_little_memory_there_is(little_me
     table = ProducerTable()
     for producer_id in range(300):
         table.remember(producer_id, 0, 0, 1, producer_id, 0, transactional=producer_id < 200)
-    assert {entry[0] for entry in table.export()} >= {*range(200), 299}
+    assert {at.producer_id for at in table.export()} >= {*range(200), 299}
 
 
 def test_truncation_forgets_what_was_cut(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producers import ActiveProducer, ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import FileSystem, RealFileSystem, write_file
 from kbroker.protocol.records import ControlType, encode_batch
 from kbroker.storage import file_names
 from kbroker.storage.index_entries import ABORTED_TRANSACTION, aborted_transactions
 from kbroker.storage.log import Log
-from kbroker.storage.log_context import ActiveProducer
 from kbroker.storage.options import LogOptions
 from tests.kit.crash.fs import CrashFileSystem, SyncDirectory
 from tests.kit.logs.committed import read_committed
@@ -546,7 +545,7 @@ def test_a_producer_in_a_transaction_is_not_forgotten() -> None:
     for producer_id in range(100):
         table.remember(producer_id, 0, 0, 1, producer_id, 0, transactional=producer_id < 50)
     table.expire(1000)
-    assert [row[0] for row in table.export()] == list(range(50))
+    assert [at.producer_id for at in table.export()] == list(range(50))
     assert table.first_undecided_offset == 0
 
 

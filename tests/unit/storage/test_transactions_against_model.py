@@ -178,13 +178,13 @@ class TransactionMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         written = []
-        for base_offset, *_ in self.log.state.segments():
-            path = Path(self.log.path_of(base_offset, file_names.TRANSACTION_INDEX))
+        for segment in self.log.state.segments():
+            path = Path(self.log.path_of(segment.base_offset, file_names.TRANSACTION_INDEX))
             if path.exists():
                 data = path.read_bytes()
                 assert len(data) % ABORTED_TRANSACTION.size == 0
                 entries = list(aborted_transactions(data))
-                assert all(entry[2] >= base_offset for entry in entries)
+                assert all(entry.last_offset >= segment.base_offset for entry in entries)
                 written += entries
         expected = [
             (at.producer_id, at.first_offset, at.last_offset, at.last_stable_offset) for at in self.model.aborted()

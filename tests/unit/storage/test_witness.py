@@ -173,7 +173,7 @@ def test_a_log_that_would_be_cut_after_a_clean_stop_is_refused_until_it_is_cut_b
 ) -> None:
     log = home.create()
     fill(log, 25)
-    last_batch = log.state.locate(48, 1)[2]
+    last_batch = log.state.locate(48, 1).position
     stop(log, home)
     path = max(home.log_path.glob("*.log"))
     flip(path, last_batch + position, 7)
@@ -189,7 +189,7 @@ def test_a_log_that_would_be_cut_after_a_clean_stop_is_refused_until_it_is_cut_b
 def test_records_that_are_missing_after_a_clean_stop_are_told(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
     log = home.create()
     fill(log, 25)
-    last_batch = log.state.locate(48, 1)[2]
+    last_batch = log.state.locate(48, 1).position
     stop(log, home)
     os.truncate(max(home.log_path.glob("*.log")), last_batch)
     assert values_of(home.reopen(clean=True)) == expected(24)

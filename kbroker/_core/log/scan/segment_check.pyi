@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from typing_extensions import Buffer
 
@@ -10,6 +10,24 @@ TRANSACTION_DATA: Final[int]
 TRANSACTION_ABORT: Final[int]
 TRANSACTION_COMMIT: Final[int]
 TEXTS: Final[dict[int, str]]
+
+class EpochRun(NamedTuple):
+    leader_epoch: int
+    position: int
+    first_offset: int
+    last_offset: int
+
+class TransactionEvent(NamedTuple):
+    kind: int
+    position: int
+    first_offset: int
+    last_offset: int
+    producer_id: int
+
+class SegmentFinding(NamedTuple):
+    file: int
+    position: int
+    what: str
 
 class SegmentCheck:
     @property
@@ -27,9 +45,9 @@ class SegmentCheck:
     @property
     def records(self) -> int: ...
     @property
-    def epochs(self) -> list[tuple[int, int, int, int]]: ...
+    def epochs(self) -> list[EpochRun]: ...
     @property
-    def findings(self) -> list[tuple[int, int, str]]: ...
+    def findings(self) -> list[SegmentFinding]: ...
     @property
     def finding_count(self) -> int: ...
 
@@ -44,6 +62,6 @@ def check_segment(
     end_offset: int | None = None,
     gaps: bool = False,
     zeros_allowed: bool = False,
-    transactions: Callable[[list[tuple[int, int, int, int, int]]], None] | None = None,
+    transactions: Callable[[list[TransactionEvent]], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> SegmentCheck: ...

@@ -21,6 +21,8 @@ from kbroker._core.wire.record_batch cimport (
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
 
+from typing import NamedTuple
+
 from kbroker._core.wire.record_batch import FINDINGS as _BATCH_FINDINGS
 from kbroker.errors import BadInput
 
@@ -380,8 +382,35 @@ cdef int walk(check_t *check, int64_t stop_at, object inflate) except -1 nogil:
     return 0
 
 
+class EpochRun(NamedTuple):
+    """Neighbouring batches of one leader epoch."""
+
+    leader_epoch: int
+    position: int                # of the first batch, in bytes
+    first_offset: int
+    last_offset: int
+
+
+class TransactionEvent(NamedTuple):
+    """A transactional batch, or the marker of a transaction."""
+
+    kind: int                    # TRANSACTION_*
+    position: int                # in bytes
+    first_offset: int
+    last_offset: int
+    producer_id: int
+
+
+class SegmentFinding(NamedTuple):
+    """What is wrong with a segment's file."""
+
+    file: int                    # LOG, INDEX or TIME_INDEX
+    position: int                # in bytes
+    what: str
+
+
 cdef class SegmentCheck:
-    """The result of check_segment. `position` is how far the walk came; `findings` are (file, byte, text)."""
+    """The result of check_segment. `position` is how far the walk came; `findings` are SegmentFinding."""
     cdef readonly int64_t position
     cdef readonly int64_t next_offset
     cdef readonly bint is_sure   # the walk came to the end, and the last batches were read
@@ -400,9 +429,8 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
 
     `inflate(codec, payload, magic)` returns bytes or raises BadInput. `end_offset` is the base offset of the next
     segment. `gaps`: offsets may be missing. `zeros_allowed`: the file may end in zeros. `transactions` is called with
-    lists of events (kind, position, first offset, last offset, producer id), `progress` with the bytes walked since the
-    last call. `epochs` of the result are the runs of one leader epoch: (epoch, position, first offset, last offset).
-    Raises OSError when the file cannot be read.
+    lists of TransactionEvent, `progress` with the bytes walked since the last call. `epochs` of the result are
+    EpochRun. Raises OSError when the file cannot be read.
     """
     cdef check_t check
     cdef Py_buffer index_view
@@ -456,11 +484,13 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
             result.batches = check.batches
             result.records = check.records
             result.epochs = [
-                (<int32_t>load_u32(check.epochs.data + at), <int64_t>load_u64(check.epochs.data + at + 4),
-                 <int64_t>load_u64(check.epochs.data + at + 12), <int64_t>load_u64(check.epochs.data + at + 20))
+                EpochRun(
+                    <int32_t>load_u32(check.epochs.data + at), <int64_t>load_u64(check.epochs.data + at + 4),
+                    <int64_t>load_u64(check.epochs.data + at + 12), <int64_t>load_u64(check.epochs.data + at + 20),
+                )
                 for at in range(0, <int64_t>check.epochs.size, 28)
             ]
-            result.findings = [told(check.findings.data + at) for at in range(0, <int64_t>check.findings.size, 32)]
+            result.findings = [finding_of(check.findings.data + at) for at in range(0, <int64_t>check.findings.size, 32)]
             result.finding_count = check.finding_count
             return result
         finally:
@@ -476,16 +506,18 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
 cdef int tell(check_t *check, object transactions) except -1:
     if check.events.size and transactions is not None:
         transactions([
-            (<int32_t>load_u32(check.events.data + at), <int64_t>load_u64(check.events.data + at + 4),
-             <int64_t>load_u64(check.events.data + at + 12), <int64_t>load_u64(check.events.data + at + 20),
-             <int64_t>load_u64(check.events.data + at + 28))
+            TransactionEvent(
+                <int32_t>load_u32(check.events.data + at), <int64_t>load_u64(check.events.data + at + 4),
+                <int64_t>load_u64(check.events.data + at + 12), <int64_t>load_u64(check.events.data + at + 20),
+                <int64_t>load_u64(check.events.data + at + 28),
+            )
             for at in range(0, <int64_t>check.events.size, 36)
         ])
     check.events.size = 0
     return 0
 
 
-cdef tuple told(const uint8_t *at):
+cdef object finding_of(const uint8_t *at):
     cdef int kind = <int32_t>load_u32(at + 4)
     text = TEXTS[kind].format(a=<int64_t>load_u64(at + 16), b=<int64_t>load_u64(at + 24))
-    return <int32_t>load_u32(at), <int64_t>load_u64(at + 8), text
+    return SegmentFinding(<int32_t>load_u32(at), <int64_t>load_u64(at + 8), text)

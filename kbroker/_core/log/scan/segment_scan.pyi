@@ -1,11 +1,19 @@
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from typing_extensions import Buffer
 
 from kbroker._core.log.producers import ProducerTable
 
 REASONS: Final[dict[int, str]]
+
+class FoundBatch(NamedTuple):
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
 
 class SegmentScan:
     @property
@@ -64,4 +72,4 @@ class SegmentWalk:
 
 def find_batch(
     fd: int, size: int, *, position: int = 0, timestamp: int = -1, offset: int = -1
-) -> tuple[int, int, int, int, int, int] | None: ...
+) -> FoundBatch | None: ...

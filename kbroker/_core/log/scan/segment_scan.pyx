@@ -20,6 +20,8 @@ from kbroker._core.wire.record_batch cimport (
 )
 from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, NO_MARKER, marker_t, read_marker, write_aborted
 
+from typing import NamedTuple
+
 from kbroker.errors import StorageFailed
 
 cdef enum:
@@ -36,6 +38,18 @@ REASONS = {
     BATCH_BAD_CRC: "wrong CRC",
     OFFSETS_GO_BACK: "offset out of order",
 }
+
+
+class FoundBatch(NamedTuple):
+    """A batch of a segment, as its header describes it."""
+
+    position: int                # in the .log, in bytes
+    size: int                    # in bytes
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int            # -1: the batch's format has none
+
 
 ctypedef struct scan_t:
     file_window_t window
@@ -352,8 +366,7 @@ cdef bytes written(writer_t *writer):
 def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1, int64_t offset=-1):
     """Find the first batch from `position` on with a max timestamp >= `timestamp` and a last offset >= `offset`.
 
-    Return (position, size, base_offset, last_offset, max_timestamp, leader_epoch), or None. Raises OSError when the
-    file cannot be read, StorageFailed when it is damaged.
+    Return it as FoundBatch, or None. Raises OSError when the file cannot be read, StorageFailed when it is damaged.
     """
     cdef scan_t scan
     cdef batch_info_t info
@@ -378,7 +391,7 @@ def find_batch(int fd, int64_t size, *, int64_t position=0, int64_t timestamp=-1
         raise StorageFailed(f"a damaged batch at byte {scan.position}: {REASONS.get(scan.finding, scan.finding)}")
     if not found:
         return None
-    return (
+    return FoundBatch(
         scan.position, info.size, info.base_offset, info.base_offset + info.last_offset_delta, info.max_timestamp,
         info.leader_epoch,
     )

@@ -178,7 +178,7 @@ def test_ends_of_transactions_are_followed() -> None:
     scan = scanned(log, producers=producers)
     assert scan.aborted == aborted(2, BASE + 1, BASE + 3, BASE)
     assert (scan.reason, scan.marker_seen, producers.first_undecided_offset) == (None, False, BASE)
-    known = [(row[0], row[2], row[4]) for row in producers.export()]
+    known = [(at.producer_id, at.coordinator_epoch, at.transaction_first_offset) for at in producers.export()]
     assert known == [(1, -1, BASE), (2, 3, -1), (3, 3, -1), (9, 3, -1)]
     assert scanned(log, verify=False, producers=ProducerTable()).aborted == scan.aborted
     # Who follows nobody says only that there is something to follow.
@@ -237,7 +237,7 @@ def test_the_first_batch_that_reaches_a_time_and_an_offset_is_found() -> None:
         assert find_batch(fd, len(log), timestamp=6) == (first, len(batch(0, [9, 2])), BASE + 1, BASE + 2, 9, 3)
         found = find_batch(fd, len(log), timestamp=6, offset=BASE + 3)
         assert found is not None
-        assert found[2] == BASE + 3
+        assert found.base_offset == BASE + 3
         assert find_batch(fd, len(log), timestamp=10) is None
         with pytest.raises(StorageFailed):
             find_batch(fd, len(log) - 1, timestamp=10)
