@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.config.definitions import ALIASES, HOUR_MS, SETTINGS
+from kbroker.config.definitions import ALIASES, SETTINGS
 from kbroker.config.listeners import (
     SERVED_PROTOCOLS,
     WILDCARD_HOSTS,
@@ -19,7 +19,7 @@ from kbroker.config.listeners import (
 )
 from kbroker.config.not_read import NOT_READ
 from kbroker.config.properties import read_properties
-from kbroker.config.setting import Setting
+from kbroker.config.setting import HOUR_MS, Setting
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
 from kbroker.rules.config_values import Value, format_value

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from kbroker.rules.config_values import ANYTHING, INTEGER_RANGE, Kind, Limits, Value, parse_value
 
 MIB = 1024 * 1024
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
 
 
 class Alias(NamedTuple):

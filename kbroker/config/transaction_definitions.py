@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.config.setting import MIB, Setting
+from kbroker.config.setting import DAY_MS, HOUR_MS, MIB, Setting
 from kbroker.rules.config_values import Kind, Limits
-
-HOUR_MS = 60 * 60 * 1000
 
 TRANSACTIONS = (
     Setting(
@@ -27,7 +25,7 @@ TRANSACTIONS = (
     Setting(
         "transactional.id.expiration.ms",
         Kind.INT,
-        7 * 24 * HOUR_MS,
+        7 * DAY_MS,
         "How long a transactional id is known after its last transaction.",
         unit="milliseconds",
         limits=Limits(1),
