@@ -12,13 +12,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
 from kbroker._core.log.producers import limit_memory
 from kbroker._core.log.registry import Registry
-from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
@@ -29,12 +27,14 @@ from kbroker.storage.cleaner import LogCleaner
 from kbroker.storage.disk_space import CHECK_INTERVAL_MS, SpaceWatch, is_full
 from kbroker.storage.failures import DISK_ERRORS
 from kbroker.storage.flush import request_due_flushes
+from kbroker.storage.locked_directories import LockedDirectories
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import LogContext
 from kbroker.storage.open_directory import OpenDirectory
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.recovery_progress import RecoveryProgress
+from kbroker.storage.removals import Removals
 from kbroker.storage.retention import PoliciesFor, policies_for
 from kbroker.storage.scheduler import Scheduler
 
@@ -45,8 +45,6 @@ Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
 
 DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
 """Called with the path of a log directory that went offline, and the partitions in it."""
-
-_READERS_WAIT_MS = 1000
 
 
 class LogManager:
@@ -72,17 +70,23 @@ class LogManager:
         self._random = randomness or random.Random()
         # Reentrant: its holder takes it again if a directory fails while a log is made in it.
         self._lock = threading.RLock()
-        self._locks: dict[str, directories.DirectoryLock] = {}
-        self._left_out: dict[str, str] = {}
+        self._directories = LockedDirectories(self._fs)
         self._on_directory_failed: DirectoryFailed | None = None
         self._homes: list[OpenDirectory] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._open_segments = OpenSegments(options.max_open_segments)
         self._scheduler = Scheduler(self._clock, "log-cleaner")
+        self._removals = Removals(self._fs, self._scheduler)
         self._context = LogContext(
-            self._fs, self._clock, self._random, self._open_segments.add, self._store_start_offsets, self._remove_later,
-            options.producer_id_expiration_ms, self._store_recovery_points,
-        )  # fmt: skip
+            self._fs,
+            self._clock,
+            self._random,
+            self._open_segments.add,
+            self._store_start_offsets,
+            self._removals.remove_files_later,
+            options.producer_id_expiration_ms,
+            self._store_recovery_points,
+        )
         self._space_watch = SpaceWatch(options.free_warning_percent)
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
@@ -100,51 +104,17 @@ class LogManager:
         directory that the disk refuses is left out. Raises DirectoryInUse, WrongDirectory; StorageFailed if no
         directory is left.
         """
-        found: list[directories.MetaProperties] = []
-        try:
-            for path in (each.rstrip("/") or "/" for each in self.options.directories):
-                try:
-                    directories.make_directory(self._fs, path)
-                    self._locks[path] = directories.DirectoryLock(path)
-                    meta = directories.load_meta_properties(self._fs, path)
-                except (OSError, StorageFailed) as error:
-                    self._leave_out(path, error)
-                    continue
-                if meta is not None:
-                    found.append(meta)
-            self._refuse_if_none_is_left()
-        except BaseException:
-            self._release()
-            raise
-        if not found:
-            return None
-        return directories.MetaProperties(
-            next((meta.node_id for meta in found if meta.node_id is not None), None),
-            next((meta.cluster_id for meta in found if meta.cluster_id), None),
-            None,
-        )
-
-    def _leave_out(self, path: str, error: Exception) -> None:
-        """Leave out a directory that the disk refuses: its partitions are offline until the next start."""
-        lock = self._locks.pop(path, None)
-        if lock is not None:
-            lock.release()
-        reason = directories.reason_of(error) if isinstance(error, OSError) else str(error)
-        self._left_out[path] = reason if path in reason else f"log directory {path}: {reason}"
-
-    def _refuse_if_none_is_left(self) -> None:
-        if not self._locks:
-            raise StorageFailed("; ".join(self._left_out.values()) + "; no log directory can be used")
+        return self._directories.lock(self.options.directories)
 
     @property
     def usable_directories(self) -> list[str]:
         """The directories that were made and locked, in the order of log.dirs."""
-        return list(self._locks)
+        return self._directories.usable
 
     @property
     def left_out(self) -> list[str]:
         """The reason for each directory that the disk refused at the start."""
-        return list(self._left_out.values())
+        return list(self._directories.left_out.values())
 
     def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
         """Find the logs in the directories; take the directories first if that was not done.
@@ -153,16 +123,16 @@ class LogManager:
         Raises DirectoryInUse, WrongDirectory, StorageFailed.
         """
         self._progress = RecoveryProgress()
-        if not self._locks:
+        if not self._directories.usable:
             self.lock_directories()
         try:
-            for path in list(self._locks):
+            for path in self._directories.usable:
                 try:
                     self._homes.append(self._open_home(path, node_id, cluster_id))
                 except OSError as error:
-                    self._leave_out(path, error)
-            self._refuse_if_none_is_left()
-            for path, reason in self._left_out.items():
+                    self._directories.leave_out(path, error)
+            self._directories.refuse_if_none_is_left()
+            for path, reason in self._directories.left_out.items():
                 home = OpenDirectory(self._fs, path, 0, self._lock)
                 home.directory.fail(reason)
                 self._homes.append(home)
@@ -188,7 +158,7 @@ class LogManager:
         for name in sorted(self._fs.list_directory(home.path)):
             path = f"{home.path}/{name}"
             if name.endswith(file_names.DIRECTORY_DELETE):
-                self._scheduler.once(0, partial(self._remove_directory, path, []))
+                self._removals.remove_directory_later(0, (), path)
                 continue
             if name.endswith(file_names.DIRECTORY_STRAY):
                 logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
@@ -296,9 +266,7 @@ class LogManager:
             # The garbage collector cannot see this reference cycle, which goes through the compiled core.
             home.directory.set_on_offline(None)
         self._homes.clear()
-        for lock in self._locks.values():
-            lock.release()
-        self._locks.clear()
+        self._directories.release()
 
     # --- logs
 
@@ -392,7 +360,7 @@ class LogManager:
         self.registry.remove(log.state)
         self.cleaner.forget(log)
         path, handles = log.delete()
-        self._scheduler.once(log.delete_delay_ms, partial(self._remove_directory, path, handles))
+        self._removals.remove_directory_later(log.delete_delay_ms, handles, path)
 
     def _home_of(self, directory: LogDirectory) -> OpenDirectory:
         return next(home for home in self._homes if home.directory is directory)
@@ -492,29 +460,6 @@ class LogManager:
     def run_due_jobs(self) -> int:
         """Run the scheduled jobs that are due, on the caller's thread, for tests that move the clock."""
         return self._scheduler.run_due()
-
-    def _remove_later(self, delay_ms: int, handles: list[SegmentHandle], paths: list[str]) -> None:
-        self._scheduler.once(delay_ms, lambda: self._remove_files(handles, paths))
-
-    def _remove_files(self, handles: list[SegmentHandle], paths: list[str]) -> None:
-        if any(handle.in_use for handle in handles):
-            self._scheduler.once(_READERS_WAIT_MS, lambda: self._remove_files(handles, paths))
-            return
-        for path in paths:
-            try:
-                self._fs.unlink(path)
-            except FileNotFoundError:
-                pass
-
-    def _remove_directory(self, path: str, handles: list[SegmentHandle]) -> None:
-        if any(handle.in_use for handle in handles):
-            self._scheduler.once(_READERS_WAIT_MS, lambda: self._remove_directory(path, handles))
-            return
-        try:
-            directories.remove_partition_directory(self._fs, path)
-        except OSError as error:
-            # The next start tries again to remove what is left.
-            logger.error("%s cannot be removed: %s", path, directories.reason_of(error))
 
     def _directory_failed(self, home: OpenDirectory) -> None:
         """Take the logs of a failed directory offline, and report it.
