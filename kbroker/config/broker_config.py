@@ -191,9 +191,9 @@ def config_of(found: Iterable[Given], wrong: Sequence[str] = ()) -> BrokerConfig
     not_read: dict[str, list[str]] = {}
     for item in found:
         if item.name in SETTINGS:
-            _give(given, item, notices)
+            _enter(given, item, notices)
         elif item.name in ALIASES:
-            _give(given, _renamed(item, notices), notices)
+            _enter(given, _renamed(item, notices), notices)
         elif item.name in NOT_READ:
             not_read.setdefault(NOT_READ[item.name], []).append(item.name)
         elif _OF_ONE_LISTENER.fullmatch(item.name):
@@ -256,7 +256,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[Given]:
     return found
 
 
-def _give(given: dict[str, Given], item: Given, notices: list[Notice]) -> None:
+def _enter(given: dict[str, Given], item: Given, notices: list[Notice]) -> None:
     earlier = given.get(item.name)
     if earlier is not None and earlier.origin.rpartition(":")[0] == item.origin.rpartition(":")[0] != "":
         notices.append(Notice(f"{item.origin}: {item.name} is there twice; {earlier.origin} is not used"))

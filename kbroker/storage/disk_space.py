@@ -73,7 +73,7 @@ class SpaceWatch:
         self._percent = percent
         self._low: set[str] = set()
 
-    def look(self, directories: Iterable[LogDirectory]) -> None:
+    def check(self, directories: Iterable[LogDirectory]) -> None:
         """Log a line for each directory whose space has become low since the last call, or is not low any more."""
         for directory in directories:
             space = space_of(directory.path)

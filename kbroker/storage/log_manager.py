@@ -383,7 +383,7 @@ class LogManager:
 
     def check_space(self) -> None:
         """Warn about directories whose disks run low on space."""
-        self._space_watch.look(self.directories)
+        self._space_watch.check(self.directories)
 
     def free_space(self) -> None:
         """Check retention now, if a directory is full, instead of at the next interval."""

@@ -106,7 +106,7 @@ class LogSegments(LogRecords):
             self.open()
             policies = retention.policies_for(self._options) if policies is None else policies
             with self.storage_errors:
-                view, count = self._done_with(policies)
+                view, count = self._count_deletable(policies)
                 if count == 0:
                     return 0
                 if count == len(view.segments):
@@ -118,7 +118,7 @@ class LogSegments(LogRecords):
                 count = min(count, len(segments) - 1)
                 return self._remove_locked(segments[count].base_offset) if count else 0
 
-    def _done_with(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
+    def _count_deletable(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
         """Return a view of the log and how many of its oldest segments may go.
 
         The age of each of these segments was checked against its batches, not only its index.
