@@ -124,7 +124,7 @@ cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const 
 
 
 cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries deliveries) noexcept nogil:
-    """Add records from `at` on while holding the lock once; move `at` behind them.
+    """Add records of the share, from `at` on, with the lock taken once. Move `at` behind those that were added.
 
     Return a finding, -1 if memory is out.
     """
