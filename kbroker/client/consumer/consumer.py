@@ -250,7 +250,7 @@ class ConsumerOperations:
 
     @operation
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return for each partition the offset of its first record at that time or later; None if there is no such.
+        """Return each partition's offset of the first record at that time or later; None where no record is so late.
 
         Times are milliseconds since 1970. Raises ValueError for a negative time.
         """
