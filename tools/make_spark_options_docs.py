@@ -7,12 +7,13 @@ from typing import Any
 
 import generated_page
 
-from kbroker.spark.offsets import LATEST, Everywhere
-from kbroker.spark.options import OPTIONS, Option, Use
+from kbroker.spark.options.format_options import OPTIONS, Option, Use
+from kbroker.spark.options.offsets import LATEST, Everywhere
 
 HEAD = """# Options of format("kbroker")
 
-Made by `make docs` from `kbroker/spark/options.py`; do not edit. How they are used: [SPARK.md](SPARK.md).
+Made by `make docs` from `kbroker/spark/options/format_options.py`; do not edit. How they are used:
+[SPARK.md](SPARK.md).
 
 Names are those of Spark's own Kafka connector, in any case of letters, where it has them. Beside them any option of the
 client may be given as `kafka.NAME`: see [CLIENT_OPTIONS.md](CLIENT_OPTIONS.md); `kafka.bootstrap.servers` must be.

@@ -30,15 +30,15 @@ from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.installed import check_installed
-from kbroker.spark.kafka_options import ISOLATION, READ_COMMITTED, REFUSED
-from kbroker.spark.loader.commits import Commit
-from kbroker.spark.loader.plan import Plan
+from kbroker.spark.loader.commits.commit import Commit
+from kbroker.spark.loader.plans.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.settings import ARRIVAL, CONTINUE, EVENT, FAIL, Settings
-from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Preview, Summary
-from kbroker.spark.loader.verify import Verification, verify
-from kbroker.spark.options import duration_ms
+from kbroker.spark.loader.tasks.spark_tasks import SparkTasks
+from kbroker.spark.loader.verification.verify import Verification, verify
+from kbroker.spark.options.format_options import duration_ms
+from kbroker.spark.options.kafka_options import ISOLATION, READ_COMMITTED, REFUSED
 from kbroker.spark.session import loading_session
 
 EXAMPLES = """examples:

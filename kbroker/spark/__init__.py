@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from kbroker.spark.compacted import latest as latest
     from kbroker.spark.frames import read as read
     from kbroker.spark.frames import stream as stream
-    from kbroker.spark.loader.load import load as load
+    from kbroker.spark.lakes import load as load
 
 __all__ = ["latest", "load", "read", "session", "stream"]
 
-_MODULES = {"latest": "compacted", "load": "loader.load", "read": "frames", "stream": "frames"}
+_MODULES = {"latest": "compacted", "load": "lakes", "read": "frames", "stream": "frames"}
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ class KbrokerSource(DataSource):
 
     def schema(self) -> StructType | str:
         from kbroker.spark.decoding.value_formats import decoded_schema, settled
-        from kbroker.spark.options import Use
+        from kbroker.spark.options.format_options import Use
         from kbroker.spark.reading.read_options import read_options
         from kbroker.spark.schema import schema_of
 
@@ -47,7 +47,7 @@ class KbrokerSource(DataSource):
         return decoded_schema(options, schema_of(options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from kbroker.spark.options import Use
+        from kbroker.spark.options.format_options import Use
         from kbroker.spark.reading.batch_reader import BatchReader
         from kbroker.spark.reading.read_options import read_options
 
@@ -59,13 +59,13 @@ class KbrokerSource(DataSource):
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.options.format_options import SparkOptions, Use
         from kbroker.spark.writing.at_least_once_writers import BatchWriter
 
         return BatchWriter(SparkOptions(self.options, Use.BATCH_WRITE), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from kbroker.spark.options import SparkOptions, Use
+        from kbroker.spark.options.format_options import SparkOptions, Use
 
         options = SparkOptions(self.options, Use.STREAM_WRITE)
         if options["exactlyOnce"]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import AdminClient, AsyncProducer, AuditHandler, Producer
-from kbroker.spark.loader.audit import read_audit
 from kbroker.spark.loader.errors import LoadFailed
-from kbroker.spark.loader.verify import verify
+from kbroker.spark.loader.verification.audit import read_audit
+from kbroker.spark.loader.verification.verify import verify
 from kbroker.testing import Broker
 from tests.kit.spark.load import BEGIN_MS, HOUR_MS, InProcess, Meanwhile, load, settings_of
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
 from kbroker.spark import read, stream
-from kbroker.spark.options import COLUMNS, Use
+from kbroker.spark.options.format_options import COLUMNS, Use
 from kbroker.spark.reading.batch_reader import BatchReader
 from kbroker.spark.reading.read_options import read_options
 from kbroker.spark.schema import schema_of

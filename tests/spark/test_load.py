@@ -15,13 +15,13 @@ import pytest
 
 from kbroker.cli.arguments import CODECS
 from kbroker.client import AdminClient, Producer, TopicPartition
-from kbroker.spark.loader.commit_files import all_commits
-from kbroker.spark.loader.commits import Commit
+from kbroker.spark.loader.commits.commit import Commit
+from kbroker.spark.loader.commits.commit_files import all_commits
 from kbroker.spark.loader.errors import LakeTaken, LoadFailed, NotALake, RecordsLost
-from kbroker.spark.loader.lake import Directory
-from kbroker.spark.loader.plan import Plan
+from kbroker.spark.loader.lake.storage import Directory
+from kbroker.spark.loader.plans.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
-from kbroker.spark.loader.verify import verify
+from kbroker.spark.loader.verification.verify import verify
 from kbroker.testing import Broker
 from tests.kit.spark.load import (
     BEGIN_MS,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.spark.loader import commit_files
-from kbroker.spark.loader.commit_files import all_commits
-from kbroker.spark.loader.lake import Directory
+from kbroker.spark.loader.commits import commit_files
+from kbroker.spark.loader.commits.commit_files import all_commits
+from kbroker.spark.loader.lake.storage import Directory
 from kbroker.spark.loader.settings import Settings
 from kbroker.testing import Broker
 from tests.kit.spark import load as loads

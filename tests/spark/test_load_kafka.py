@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from kbroker.client import AdminClient, Producer
 from kbroker.spark import load
-from kbroker.spark.loader.spark_tasks import SparkTasks
 from kbroker.spark.loader.summary import Summary
-from kbroker.spark.loader.verify import verify
+from kbroker.spark.loader.tasks.spark_tasks import SparkTasks
+from kbroker.spark.loader.verification.verify import verify
 from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory, KafkaProcess
 from tests.kit.kafka.zookeeper import Kafka25
 from tests.kit.parts.processors import wait_until

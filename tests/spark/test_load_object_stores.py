@@ -17,13 +17,14 @@ from pyarrow.fs import PyFileSystem
 
 from kbroker.client import AdminClient, Consumer, Producer, TimedOut
 from kbroker.client.prepared_transaction import PreparedTransaction
-from kbroker.spark.loader import commit_files, identity
-from kbroker.spark.loader.commit_files import all_commits, commit_path, files_now, read_commit
+from kbroker.spark.loader.commits import commit_files
+from kbroker.spark.loader.commits.commit_files import all_commits, commit_path, files_now, read_commit
+from kbroker.spark.loader.commits.topic_commits import TopicCommits
 from kbroker.spark.loader.errors import LakeDamaged, LakeTaken
-from kbroker.spark.loader.lake import ObjectStore, storage_of
+from kbroker.spark.loader.lake import identity
+from kbroker.spark.loader.lake.storage import ObjectStore, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
-from kbroker.spark.loader.topic_commits import TopicCommits
 from kbroker.testing import Broker
 from tests.kit.spark.load import (
     BEGIN_MS,

@@ -14,12 +14,12 @@ import pytest
 
 from kbroker.client import AdminClient, Producer, TopicPartition
 from kbroker.spark.loader import run
-from kbroker.spark.loader.commit_files import all_commits
+from kbroker.spark.loader.commits.commit_files import all_commits
+from kbroker.spark.loader.commits.publish import publish
 from kbroker.spark.loader.errors import LoadFailed, NotALake
-from kbroker.spark.loader.lake import Directory
-from kbroker.spark.loader.publish import publish
-from kbroker.spark.loader.verify import Verification, verify
-from kbroker.spark.loader.work import WorkUnit
+from kbroker.spark.loader.lake.storage import Directory
+from kbroker.spark.loader.plans.work_units import WorkUnit
+from kbroker.spark.loader.verification.verify import Verification, verify
 from kbroker.testing import Broker
 from tests.kit.spark.load import BEGIN_MS, InProcess, Meanwhile, create, fill, load, settings_of
 

@@ -17,7 +17,7 @@ from kbroker.client import AdminClient, Producer
 from kbroker.client.consumer.fetching import Fetching
 from kbroker.client.errors import BrokerError, TimedOut
 from kbroker.spark.errors import DataLoss
-from kbroker.spark.options import Use
+from kbroker.spark.options.format_options import Use
 from kbroker.spark.reading.batch_reader import BatchReader
 from kbroker.spark.reading.read_options import read_options
 from kbroker.spark.reading.stream_reader import StreamReader

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import KbrokerError
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.options import BINARY
+from kbroker.spark.options.format_options import BINARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
     from kbroker.spark.decoding.decoders import Decoded, Decoder
-    from kbroker.spark.options import SparkOptions
+    from kbroker.spark.options.format_options import SparkOptions
 
 COLUMNS = ("key", "value")
 CORRUPT = "columnNameOfCorruptRecord"

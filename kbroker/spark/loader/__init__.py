@@ -1,7 +1,7 @@
 """Topics into a lake of Parquet files, each record once: what `kbroker load` and `kbroker.spark.load` do.
 
-`run.py` is the order of things and the file to read first: `brokers.py` says what there is to load, `plan.py` and
-`work.py` what is read by which task, `task.py` reads it and writes files that nobody sees (`hour_files.py`),
-`commits.py` and `commit_files.py` make them part of the lake with one file, `publish.py` gives them their names.
-`lake.py` is where files are; `topic_commits.py` the commits of lakes that are not directories.
+Read `run.py` first: it has the order of things. `plans/` says what there is to load and which task reads it, `tasks/`
+reads it and writes files that nobody sees, `commits/` makes them part of the lake with one file and gives them their
+names, `lake/` is where the files are, and `verification/` compares a lake with its brokers. The command line is in
+`cli/load.py`; consumers for tasks are in `spark/workers/`.
 """

@@ -16,25 +16,25 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from kbroker.spark.loader import identity
-from kbroker.spark.loader.audit import publish_audit
-from kbroker.spark.loader.brokers import Brokers, Partitions
-from kbroker.spark.loader.commit_files import FileCommits, files_now, fold, replaced_by
-from kbroker.spark.loader.commits import Commit, CommitLog, LakeFile, TopicState
+from kbroker.spark.loader.commits.commit import Commit, CommitLog, LakeFile, TopicState
+from kbroker.spark.loader.commits.commit_files import FileCommits, files_now, fold, replaced_by
+from kbroker.spark.loader.commits.publish import RUN, is_published, publish
+from kbroker.spark.loader.commits.topic_commits import TopicCommits
 from kbroker.spark.loader.errors import LoadFailed, storage_errors
-from kbroker.spark.loader.lake import PLANS, STAGING, Directory, storage_of
-from kbroker.spark.loader.lock import locked
-from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
-from kbroker.spark.loader.plan import ALL_AT_ONCE, Plan, beginnings, to_read
-from kbroker.spark.loader.publish import RUN, is_published, publish
-from kbroker.spark.loader.reload import reload_from
+from kbroker.spark.loader.lake import identity
+from kbroker.spark.loader.lake.lock import locked
+from kbroker.spark.loader.lake.storage import PLANS, STAGING, Directory, storage_of
+from kbroker.spark.loader.plans.brokers import Brokers, Partitions
+from kbroker.spark.loader.plans.complete_hours import read_up_to_ms, sorted_hours
+from kbroker.spark.loader.plans.plan import ALL_AT_ONCE, Plan, beginnings, to_read
+from kbroker.spark.loader.plans.reload import reload_from
 from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
-from kbroker.spark.loader.task import Job, Manifest, run_unit
-from kbroker.spark.loader.topic_commits import TopicCommits
-from kbroker.spark.loader.values import check_values, value_type
-from kbroker.spark.offsets import Offsets
-from kbroker.spark.options import BINARY
+from kbroker.spark.loader.tasks.task import Job, Manifest, run_unit
+from kbroker.spark.loader.tasks.values import check_values, value_type
+from kbroker.spark.loader.verification.audit import publish_audit
+from kbroker.spark.options.format_options import BINARY
+from kbroker.spark.options.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
 

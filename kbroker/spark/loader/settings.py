@@ -9,8 +9,8 @@ from types import NoneType
 from typing import Any
 
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.kafka_options import isolation_of
-from kbroker.spark.options import BINARY
+from kbroker.spark.options.format_options import BINARY
+from kbroker.spark.options.kafka_options import isolation_of
 
 EVENT, ARRIVAL = "event", "arrival"
 FAIL, CONTINUE = "fail", "continue"

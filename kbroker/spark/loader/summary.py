@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kbroker.spark.loader.commits import Commit
-from kbroker.spark.loader.plan import Plan
+from kbroker.spark.loader.commits.commit import Commit
+from kbroker.spark.loader.plans.plan import Plan
 
 
 @dataclass

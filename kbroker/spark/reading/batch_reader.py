@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kbroker.spark.errors import DataLoss, WrongOption, without_traceback
-from kbroker.spark.offsets import EARLIEST, LATEST, Everywhere, Offsets, PerPartition, named
-from kbroker.spark.options import SparkOptions
+from kbroker.spark.options.format_options import SparkOptions
+from kbroker.spark.options.offsets import EARLIEST, LATEST, Everywhere, Offsets, PerPartition, named
 from kbroker.spark.reading.planning import Planner
 from kbroker.spark.reading.range_reader import read_range
 from kbroker.spark.reading.ranges import OffsetRange, divided

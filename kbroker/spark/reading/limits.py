@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from kbroker.model import TopicPartition
-from kbroker.spark.offsets import Offsets
+from kbroker.spark.options.offsets import Offsets
 
 
 def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> Offsets:

@@ -13,10 +13,10 @@ from kbroker.client.config import NETWORK
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.spark.described import described
 from kbroker.spark.errors import DataLoss, WrongOption
-from kbroker.spark.kafka_options import READ_COMMITTED, client_options, isolation_of
-from kbroker.spark.offsets import (
+from kbroker.spark.options.format_options import SparkOptions
+from kbroker.spark.options.kafka_options import READ_COMMITTED, client_options, isolation_of
+from kbroker.spark.options.offsets import (
     EARLIEST,
     LATEST,
     AtTimestamp,
@@ -27,7 +27,7 @@ from kbroker.spark.offsets import (
     Place,
     named,
 )
-from kbroker.spark.options import SparkOptions
+from kbroker.spark.reading.topic_descriptions import described
 
 T = TypeVar("T")
 log = logging.getLogger("kbroker.spark")

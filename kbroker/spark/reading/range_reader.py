@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from kbroker.client.errors import ClientError, TimedOut
 from kbroker.errors import ErrorCode
 from kbroker.spark.errors import DataLoss
-from kbroker.spark.options import SparkOptions
+from kbroker.spark.options.format_options import SparkOptions
 from kbroker.spark.reading.ranges import OffsetRange
 from kbroker.spark.reading.record_batches import RecordBatches
-from kbroker.spark.reading.task_consumers import task_consumer
+from kbroker.spark.workers.task_consumers import task_consumer
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.spark.decoding.value_formats import check_types, decoded_schema, settled
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.offsets import EARLIEST, LATEST, AtTimestamps, Everywhere, PerPartition, Place, named
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
+from kbroker.spark.options.offsets import EARLIEST, LATEST, AtTimestamps, Everywhere, PerPartition, Place, named
 from kbroker.spark.schema import schema_of
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kbroker.spark.reading.timestamps import sparks_timestamps
 from kbroker.spark.schema import arrow_schema_of
-from kbroker.spark.timestamps import sparks_timestamps
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
     from kbroker._core.client.consumer.records import Records
-    from kbroker.spark.options import SparkOptions
+    from kbroker.spark.options.format_options import SparkOptions
 
 BATCH_BYTES = 1 << 20
 """The approximate size of a batch. Spark holds several, and larger ones do not fit into the CPU's caches."""

@@ -28,7 +28,8 @@ from pyspark.sql.streaming.datasource import (
 from kbroker.client.errors import ClientError
 from kbroker.model import TopicPartition
 from kbroker.spark.errors import DataLoss, without_traceback
-from kbroker.spark.offsets import (
+from kbroker.spark.options.format_options import SparkOptions, Use
+from kbroker.spark.options.offsets import (
     LATEST,
     AtTimestamp,
     AtTimestamps,
@@ -38,7 +39,6 @@ from kbroker.spark.offsets import (
     named,
     offsets_of,
 )
-from kbroker.spark.options import SparkOptions, Use
 from kbroker.spark.reading.batch_reader import RangePartition
 from kbroker.spark.reading.limits import Delay, limited, waiting
 from kbroker.spark.reading.planning import Planner

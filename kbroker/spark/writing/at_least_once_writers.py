@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kbroker.spark.errors import CannotWrite, WrongOption
-from kbroker.spark.options import SparkOptions
+from kbroker.spark.options.format_options import SparkOptions
+from kbroker.spark.workers.task_producers import check_producer_options, task_producer
 from kbroker.spark.writing.row_columns import RowColumns
-from kbroker.spark.writing.task_producers import check_producer_options, task_producer
 
 if TYPE_CHECKING:
     import pyarrow

@@ -22,13 +22,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from kbroker.client import AdminClient, ClientError, ErrorCode, Producer
 from kbroker.client.config import NETWORK
 from kbroker.spark.errors import SinkFailed, WrongOption, without_traceback
-from kbroker.spark.kafka_options import client_options
-from kbroker.spark.options import SparkOptions
+from kbroker.spark.options.format_options import SparkOptions
+from kbroker.spark.options.kafka_options import client_options
+from kbroker.spark.workers.task_producers import check_producer_options, producer_options
 from kbroker.spark.writing.at_least_once_writers import topic_of
 from kbroker.spark.writing.row_columns import RowColumns
 from kbroker.spark.writing.sink_ledger import SinkLedger
 from kbroker.spark.writing.sink_state import Brought, Winner, Winners, attempt_id, digest, driver_id, settle
-from kbroker.spark.writing.task_producers import check_producer_options, producer_options
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,8 +16,9 @@ import pyarrow.parquet as parquet
 from pytest import MonkeyPatch
 
 from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
-from kbroker.spark.loader import commit_files, run
-from kbroker.spark.loader.lake import PREPARED, storage_of
+from kbroker.spark.loader import run
+from kbroker.spark.loader.commits import commit_files
+from kbroker.spark.loader.lake.storage import PREPARED, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary

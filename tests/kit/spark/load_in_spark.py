@@ -16,8 +16,8 @@ from pathlib import Path
 
 from kbroker.spark import load, session
 from kbroker.spark.loader import run
-from kbroker.spark.loader.task import Job, Manifest, run_unit
-from kbroker.spark.loader.work import WorkUnit
+from kbroker.spark.loader.plans.work_units import WorkUnit
+from kbroker.spark.loader.tasks.task import Job, Manifest, run_unit
 from tests.kit.build import ROOT, python_path
 
 TROUBLE = "KBROKER_TEST_TROUBLE"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 
 class MemoryLake:
-    """The part of kbroker.spark.loader.lake.Storage that commits need.
+    """The part of kbroker.spark.loader.lake.storage.Storage that commits need.
 
     `before` is called with each call and its subject.
     """

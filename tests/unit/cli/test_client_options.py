@@ -14,7 +14,7 @@ from kbroker.cli.client_options import add_cluster, client_options, make
 from kbroker.client import AdminClient
 from kbroker.client.config import NETWORK
 from kbroker.errors import KbrokerError
-from kbroker.spark.kafka_options import client_options as spark_options
+from kbroker.spark.options.kafka_options import client_options as spark_options
 from tests.kit.clients.certificates import Authority
 
 PASSWORD = "geheim"

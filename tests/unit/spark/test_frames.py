@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructType
 
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.frames import Topics, format_options
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
 
 
 def options(topics: Topics, **given: object) -> dict[str, str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.hours import HOUR_MS, LAST_MS, by_hour, hour_folder, hour_name
-from kbroker.spark.loader.marks import read_up_to_ms, sorted_hours
+from kbroker.spark.loader.plans.complete_hours import read_up_to_ms, sorted_hours
 
 ARRIVAL_MS = 500_000 * HOUR_MS
 STAMPS = st.lists(

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.kafka_options import READ_COMMITTED
-from kbroker.spark.loader.load import load
+from kbroker.spark.lakes import load
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
-from kbroker.spark.loader.spark_tasks import SparkTasks
+from kbroker.spark.loader.tasks.spark_tasks import SparkTasks
+from kbroker.spark.options.kafka_options import READ_COMMITTED
 
 CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
 

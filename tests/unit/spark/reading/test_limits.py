@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
-from kbroker.spark.offsets import Offsets
+from kbroker.spark.options.offsets import Offsets
 from kbroker.spark.reading.limits import Delay, limited, waiting
 
 PLACES = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5))

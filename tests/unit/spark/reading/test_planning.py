@@ -7,7 +7,7 @@ import pytest
 from kbroker.client import Producer
 from kbroker.model import TopicPartition
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
 from kbroker.spark.reading.planning import Planner
 from kbroker.testing import Broker
 

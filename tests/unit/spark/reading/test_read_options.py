@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.spark.errors import WrongOption
-from kbroker.spark.offsets import LATEST, AtTimestamp, AtTimestamps, Everywhere, PerPartition
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
+from kbroker.spark.options.offsets import LATEST, AtTimestamp, AtTimestamps, Everywhere, PerPartition
 from kbroker.spark.reading.read_options import read_options
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.client import Consumer, Producer
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
 from kbroker.spark.reading.record_batches import RecordBatches
 from kbroker.spark.schema import schema_of
 from kbroker.testing import Broker

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kbroker.client import AdminClient
 from kbroker.spark.errors import SinkFailed, WrongOption
-from kbroker.spark.options import SparkOptions, Use
+from kbroker.spark.options.format_options import SparkOptions, Use
 from kbroker.spark.writing.exactly_once_writer import BATCH_ID, QUERY_ID, ExactlyOnceWriter, SinkMessage
 from kbroker.spark.writing.sink_state import attempt_id
 from kbroker.testing import Broker

@@ -22,10 +22,10 @@ from pyspark.sql.types import (
 
 from kbroker.client import Producer
 from kbroker.spark.errors import CannotWrite, NotDelivered, WrongOption
-from kbroker.spark.workers import MOST_IDLE
-from kbroker.spark.writing import task_producers
+from kbroker.spark.workers import task_producers
+from kbroker.spark.workers.kept_clients import MOST_IDLE
+from kbroker.spark.workers.task_producers import check_producer_options, task_producer
 from kbroker.spark.writing.row_columns import RowColumns
-from kbroker.spark.writing.task_producers import check_producer_options, task_producer
 from tests.kit.brokers.produce import ProduceBroker
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
