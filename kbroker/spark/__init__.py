@@ -1,4 +1,9 @@
-"""Kafka topics in PySpark: `format("kbroker")`, a session that is set up for it, and the loader. No jar."""
+"""Kafka topics in PySpark: `format("kbroker")`, a session that is set up for it, and the loader. No jar.
+
+The files at this level are what users call: `source.py` (read it first) is the format, `session.py`, `frames.py`,
+`compacted.py` and `lakes.py` have the functions. The folders do the work, and import none of these files; they share
+`errors.py` and `schema.py`. Brokers are reached with `kbroker.client` alone.
+"""
 
 from __future__ import annotations
 

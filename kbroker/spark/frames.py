@@ -98,10 +98,10 @@ def _text(name: str, value: Any) -> str:
         raise WrongOption(f"option {name}={value!r}: must be text, a number, or a list or mapping of such") from None
 
 
-def _part(of: Any) -> str:
-    if not isinstance(of, (str, int)):
-        raise TypeError(of)
-    return str(of)
+def _part(value: Any) -> str:
+    if not isinstance(value, (str, int)):
+        raise TypeError(value)
+    return str(value)
 
 
 def _session() -> SparkSession:

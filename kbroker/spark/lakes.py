@@ -1,4 +1,4 @@
-"""The function `kbroker.spark.load`."""
+"""Topics into a lake in one call: the function `kbroker.spark.load`."""
 
 from __future__ import annotations
 

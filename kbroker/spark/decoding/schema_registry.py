@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import logging
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kbroker.errors import KbrokerError
 from kbroker.spark.decoding.avro_schemas import NotAvro, Schema, parsed
+from kbroker.spark.options.registry_addresses import RegistryAddress, registry_addresses
 
 log = logging.getLogger("kbroker.spark")
 
@@ -53,9 +53,7 @@ class SchemaRegistry:
 
     def __init__(self, addresses: str):
         """Raises ValueError when `addresses` is no such list."""
-        self._addresses = [_Address(each) for each in addresses.split(",") if each.strip()]
-        if not self._addresses:
-            raise ValueError("http://HOST:PORT,... of a schema registry or more")
+        self._addresses = registry_addresses(addresses)
         self._by_id: dict[int, Schema] = {}
         self._unknown: set[int] = set()
         self._unknown_until = 0.0
@@ -67,16 +65,16 @@ class SchemaRegistry:
         """
         if (known := self._by_id.get(schema_id)) is not None:
             return known
-        if schema_id < 0 or not self._may_ask(schema_id):
+        if schema_id < 0 or not self._may_look_up(schema_id):
             return None
-        found = self._ask(f"/schemas/ids/{schema_id}")
+        found = self._get(f"/schemas/ids/{schema_id}")
         if found is None:
             self._unknown.add(schema_id)
             return None
         self._by_id[schema_id] = self._schema(found, f"schema {schema_id}").parsed()
         return self._by_id[schema_id]
 
-    def _may_ask(self, schema_id: int) -> bool:
+    def _may_look_up(self, schema_id: int) -> bool:
         now = time.monotonic()
         if now >= self._unknown_until:
             self._unknown.clear()
@@ -100,7 +98,7 @@ class SchemaRegistry:
         Raises NotAvro when it is no Avro schema, and RegistryFailed when the registry cannot be reached or has no such
         subject.
         """
-        found = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        found = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
         if found is None:
             raise RegistryFailed(f"the schema registry {self} has no subject {subject!r}")
         return self._schema(found, f"subject {subject!r}")
@@ -127,14 +125,14 @@ class SchemaRegistry:
             if len(references) >= MOST_REFERENCES:
                 raise RegistryFailed(f"the schema registry {self}: more than {MOST_REFERENCES} references")
             references[key] = ""  # so that it is not asked for again, should it refer to itself
-            inner = self._ask(f"/subjects/{urllib.parse.quote(key[0], safe='')}/versions/{key[1]}")
+            inner = self._get(f"/subjects/{urllib.parse.quote(key[0], safe='')}/versions/{key[1]}")
             if inner is None:
                 raise RegistryFailed(f"the schema registry {self} has no version {key[1]} of {key[0]!r}")
             self._collect(inner, references)
             del references[key]
             references[key] = str(inner.get("schema"))
 
-    def _ask(self, path: str) -> Any:
+    def _get(self, path: str) -> Any:
         """Return what the first address that answers says, None if it has no such thing.
 
         Raises RegistryFailed when no address answers.
@@ -143,7 +141,7 @@ class SchemaRegistry:
         for attempt in range(TRIES):
             for address in self._addresses:
                 try:
-                    return address.ask(path)
+                    return _get(address, path)
                 except _Unreachable as error:
                     last = str(error)
             time.sleep(0.1 * 2**attempt)
@@ -173,41 +171,28 @@ class _Unreachable(Exception):
     """An address does not answer, or has an error that may pass."""
 
 
-class _Address:
-    def __init__(self, given: str):
-        parts = urllib.parse.urlsplit(given.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("http://HOST:PORT,... of a schema registry or more")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self._shown = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
-        self._base = self._shown + parts.path.rstrip("/")
-        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        if parts.username is not None:
-            who = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(who.encode()).decode()}"
+def _get(address: RegistryAddress, path: str) -> Any:
+    """Return what one address answers, or None if it has no such thing.
 
-    def ask(self, path: str) -> Any:
-        request = urllib.request.Request(self._base + path, headers=self._headers)
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return json.loads(answer.read(MOST_BYTES))
-        except urllib.error.HTTPError as error:
-            if error.code == 404 and _error_code(error) in NOT_THERE:
-                return None
-            if error.code >= 500 or error.code == 429:
-                raise _Unreachable(f"HTTP {error.code}") from None
-            where = urllib.parse.urlsplit(request.full_url).path
-            raise RegistryFailed(
-                f"the schema registry {self} refuses: HTTP {error.code} {error.reason} for {where}"
-            ) from None
-        except urllib.error.URLError as error:
-            raise _Unreachable(str(error.reason)) from None
-        except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
-            raise _Unreachable(str(error)) from None
-
-    def __str__(self) -> str:
-        """The address without user and password."""
-        return self._shown
+    Raises _Unreachable when it does not answer or its error may pass, and RegistryFailed when it refuses.
+    """
+    request = urllib.request.Request(address.url + path, headers=address.headers)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return json.loads(answer.read(MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        if error.code == 404 and _error_code(error) in NOT_THERE:
+            return None
+        if error.code >= 500 or error.code == 429:
+            raise _Unreachable(f"HTTP {error.code}") from None
+        where = urllib.parse.urlsplit(request.full_url).path
+        raise RegistryFailed(
+            f"the schema registry {address} refuses: HTTP {error.code} {error.reason} for {where}"
+        ) from None
+    except urllib.error.URLError as error:
+        raise _Unreachable(str(error.reason)) from None
+    except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
+        raise _Unreachable(str(error)) from None
 
 
 @lru_cache(maxsize=8)

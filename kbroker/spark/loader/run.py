@@ -10,10 +10,9 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
 
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader.commits.commit import Commit, CommitLog, LakeFile, TopicState
@@ -30,6 +29,7 @@ from kbroker.spark.loader.plans.plan import ALL_AT_ONCE, Plan, beginnings, to_re
 from kbroker.spark.loader.plans.reload import reload_from
 from kbroker.spark.loader.settings import EVENT, Settings
 from kbroker.spark.loader.summary import Preview, Summary, preview, summarized
+from kbroker.spark.loader.tasks.spark_tasks import Tasks
 from kbroker.spark.loader.tasks.task import Job, Manifest, run_unit
 from kbroker.spark.loader.tasks.values import check_values, value_type
 from kbroker.spark.loader.verification.audit import publish_audit
@@ -37,9 +37,6 @@ from kbroker.spark.options.format_options import BINARY
 from kbroker.spark.options.offsets import Offsets
 
 log = logging.getLogger("kbroker.spark")
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PLANS_KEPT = 100
 HOST = socket.gethostname()
@@ -57,20 +54,6 @@ class Watcher:
 
     def committed(self, commit: Commit) -> None:
         """The round's records are in the lake; the files get their names next."""
-
-
-class Tasks(Protocol):
-    """What runs functions elsewhere, as SparkTasks does on Spark's executors."""
-
-    @property
-    def slots(self) -> int: ...
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        weigh: Callable[[R], tuple[int, int]],
-        progressed: Callable[[int, int], None],
-    ) -> list[R]: ...
 
 
 class Loader:

@@ -54,7 +54,7 @@ class Settings:
     task_bytes: int = 256 << 20
     commit_bytes: int = 64 << 30
     lateness_ms: int = 600_000
-    """An hour is complete once each partition of its topic was read up to this long after the hour's end (marks.py)."""
+    """An hour is complete once each partition of its topic was read up to this long after the hour's end."""
     poll_timeout_s: float = 120.0
     group: str | None = None
     """A group for which the loaded offsets are committed too, for tools that watch lag."""

@@ -17,6 +17,7 @@ from kbroker.rules.nearest import nearest
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.options import offsets
 from kbroker.spark.options.kafka_options import GivenOptions, check_allowed
+from kbroker.spark.options.registry_addresses import registry_addresses
 
 log = logging.getLogger("kbroker.spark")
 
@@ -87,9 +88,7 @@ FORMAT = one_of(BINARY, "string", "json", "avro")
 
 def addresses(given: str) -> str:
     """Return `given`, the addresses of schema registries. Raises ValueError when they are no addresses."""
-    from kbroker.spark.decoding.schema_registry import registry
-
-    registry(given)
+    registry_addresses(given)
     return given
 
 

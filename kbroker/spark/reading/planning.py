@@ -109,10 +109,10 @@ class Planner:
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the first offset of each of `partitions` that still exists. Raises DataLoss as `latest` does."""
 
-        def ask() -> Offsets:
+        def list_earliest() -> Offsets:
             return self._listed([each for each in self._left() if each in partitions], EARLIEST)
 
-        return self._again(ask) if partitions else {}
+        return self._retried(list_earliest) if partitions else {}
 
     def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
         """Return the end offset of each partition that is read; with read_committed the last stable offset.
@@ -121,11 +121,11 @@ class Planner:
         topic or an assigned partition is gone, unless failOnDataLoss=false.
         """
 
-        def ask() -> Offsets:
+        def list_latest() -> Offsets:
             return self._listed(self._left(), LATEST)
 
         for left in reversed(range(self._attempts)):
-            found = self._again(ask)
+            found = self._retried(list_latest)
             if not (short := [place for place, offset in known.items() if found.get(place, offset) < offset]):
                 break
             log.warning("%s ends before where it has been read up to", named(short))
@@ -135,15 +135,15 @@ class Planner:
 
     def start(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the offset at which to begin in each partition. Raises WrongOption when `place` does not fit them."""
-        return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST, LATEST))
+        return self._retried(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST, LATEST))
 
     def initial(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the same for a new stream: where it is to begin at the end, the offset is LATEST."""
-        return self._again(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST))
+        return self._retried(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST))
 
     def end(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the offset before which each partition ends. Raises WrongOption when `place` does not fit them."""
-        return self._again(lambda: self._resolved(self._offsets(place, partitions, "ending"), EARLIEST, LATEST))
+        return self._retried(lambda: self._resolved(self._offsets(place, partitions, "ending"), EARLIEST, LATEST))
 
     def _offsets(self, place: Place, partitions: Collection[TopicPartition], which: str) -> Offsets:
         match place:
@@ -188,7 +188,7 @@ class Planner:
         """Commit offsets for a group, which must not have members."""
         self._admin.alter_offsets(group_id, offsets)
 
-    # --- once more ------------------------------------------------------------------------------------------
+    # --- retries --------------------------------------------------------------------------------------------
 
     @property
     def _attempts(self) -> int:
@@ -198,17 +198,20 @@ class Planner:
     def _rest(self) -> None:
         time.sleep(self._options["fetchOffset.retryIntervalMs"] / 1000)
 
-    def _again(self, ask: Callable[[], T]) -> T:
-        """Call `ask`, and again if a partition is unknown: it may be deleted meanwhile. The client retries all else."""
+    def _retried(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns. Call it again if a partition is unknown: it may be deleted meanwhile.
+
+        The client itself retries all other errors.
+        """
         for _ in range(self._attempts - 1):
             try:
-                return ask()
+                return call()
             except BrokerError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 log.warning("%s; asking again", error)
                 self._rest()
-        return ask()
+        return call()
 
 
 def _check_all(given: Mapping[TopicPartition, int], partitions: Collection[TopicPartition], option: str) -> None:

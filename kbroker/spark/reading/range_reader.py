@@ -36,7 +36,7 @@ def read_range(options: SparkOptions, schema: StructType, wanted: OffsetRange) -
             with task_consumer(options.client) as consumer:
                 for records in consumer.read_range(*left, timeout=timeout_s):
                     left = left._replace(start=min(records.next_offsets()[wanted.place], wanted.until))
-                    yield from batches.of(records)
+                    yield from batches.convert(records)
             return
         except ClientError as error:
             if (error.code != ErrorCode.OFFSET_OUT_OF_RANGE and not isinstance(error, TimedOut)) or left == failed:

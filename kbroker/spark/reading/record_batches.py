@@ -43,7 +43,7 @@ class RecordBatches:
         self._rows = FIRST_ROWS
         self._constants: dict[str, pyarrow.Array] = {}
 
-    def of(self, records: Records) -> Iterator[pyarrow.RecordBatch]:
+    def convert(self, records: Records) -> Iterator[pyarrow.RecordBatch]:
         """Yield batches of about BATCH_BYTES each, estimated from the size of the rows before."""
         start = 0
         while start < len(records):
@@ -73,18 +73,18 @@ class RecordBatches:
         batch = self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
         return batch if stays is None else batch.filter(stays)
 
-    def _constant(self, name: str, of: pyarrow.DataType, count: int) -> pyarrow.Array:
+    def _constant(self, name: str, kind: pyarrow.DataType, count: int) -> pyarrow.Array:
         kept = self._constants.get(name)
         if kept is None or len(kept) < count:
-            kept = self._constants[name] = self._arrow.repeat(self._arrow.scalar(self._of_all[name], of), count)
+            kept = self._constants[name] = self._arrow.repeat(self._arrow.scalar(self._of_all[name], kind), count)
         return kept.slice(0, count)
 
-    def _headers(self, found: pyarrow.ListArray, of: pyarrow.ListType) -> pyarrow.Array:
+    def _headers(self, found: pyarrow.ListArray, kind: pyarrow.ListType) -> pyarrow.Array:
         """Return the column headers: null, not an empty list, for a record without any, as in Spark's own connector."""
         pairs = found.values
         values = self._arrow.StructArray.from_arrays(
-            [pairs.field("key"), pairs.field("value")], fields=list(of.value_type)
+            [pairs.field("key"), pairs.field("value")], fields=list(kind.value_type)
         )
         lengths = self._arrow.compute.list_value_length(found)
         none = self._arrow.compute.equal(lengths, 0)
-        return self._arrow.ListArray.from_arrays(found.offsets, values, type=of, mask=none)
+        return self._arrow.ListArray.from_arrays(found.offsets, values, type=kind, mask=none)

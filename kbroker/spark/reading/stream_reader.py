@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._initial: Offsets | None = None
         self._latest: Offsets | None = None  # end offsets at the last look
-        self._told: Offsets | None = None  # offsets that were last committed for the group
+        self._committed: Offsets | None = None  # offsets that were last committed for the group
         self._is_available_now = False
         self._target: Offsets | None = None  # where AvailableNow stops
 
@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Return where the next batch ends; `start` itself while the batch waits for more records."""
         begin = offsets_of(start)
-        self._tell(begin)  # `commit` comes with the next batch, which may be long after
+        self._commit_progress(begin)  # `commit` comes with the next batch, which may be long after
         latest = self._latest = self._look(begin)
         if isinstance(limit, ReadAllAvailable):
             return checkpointed(latest)
@@ -146,8 +146,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             self._check_target(until)
         begins = begin | self._earliest(until.keys() - begin.keys())
-        # A first batch that runs again begins where Spark now finds the beginning. Partitions that were created
-        # meanwhile are not in `until`: they belong to the next batch.
+        # For a first batch that runs again after a restart, Spark asks for `initialOffset` again, but keeps the end
+        # that was planned. So `begin` may have partitions that were created since the plan, and `until` has not. They
+        # are no loss: the next batch reads them from their beginning.
         is_first = begin == self._initial
         if (gone := begin.keys() - until.keys()) and not is_first:
             self._lose(f"{named(gone)} is gone, with what was not read of it")
@@ -206,18 +207,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- afterwards -------------------------------------------------------------------------------------------
 
     def commit(self, end: Json) -> None:
-        self._tell(offsets_of(end))
+        self._commit_progress(offsets_of(end))
 
-    def _tell(self, done: Offsets) -> None:
+    def _commit_progress(self, done: Offsets) -> None:
         """Commit offsets for tools that watch the group's lag.
 
         The query itself goes by its checkpoint, so a failure is only logged.
         """
-        if not self._options["commitOffsets"] or done in (self._initial, self._told):
+        if not self._options["commitOffsets"] or done in (self._initial, self._committed):
             return
         try:
             self._plan.commit(self._options.client["group.id"], done)
-            self._told = done
+            self._committed = done
         except ClientError as error:
             log.warning("progress is not committed: %s", error)
 

@@ -32,6 +32,6 @@ _kept = KeptClients(new_consumer, Consumer.close, Consumer.close)
 @contextmanager
 def task_consumer(given: Mapping[str, str]) -> Iterator[Consumer]:
     """Yield a consumer with the `kafka.*` options `given`, for this task alone."""
-    with _kept.one(given) as consumer:
+    with _kept.lend(given) as consumer:
         yield consumer
         consumer.assign({})

@@ -41,5 +41,5 @@ def drop(producer: Producer) -> None:
 
 _kept = KeptClients(new_producer, Producer.close, drop)
 
-task_producer = _kept.one
+task_producer = _kept.lend
 """A context manager that yields a producer with these `kafka.*` options, for this task alone."""

@@ -1,2 +1,4 @@
-"""Writing rows to topics: at least once (at_least_once_writers.py), or exactly once with transactions
-(exactly_once_writer.py)."""
+"""Writing rows to topics: at least once, or exactly once with transactions.
+
+Read `at_least_once_writers.py` first, then `exactly_once_writer.py`. The producers are kept in `workers/`.
+"""

@@ -207,17 +207,17 @@ class HourFiles:
         return f"{QUARANTINE}/{folder}/{name}.undecodable" if self._is_quarantine else f"{folder}/{name}.parquet"
 
 
-def leaves(name: str, of: pyarrow.DataType) -> Iterator[str]:
+def leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
     """Yield the names of a column's leaves, as Parquet has them."""
     import pyarrow.types as types
 
-    if types.is_struct(of):
-        for field in of:
+    if types.is_struct(kind):
+        for field in kind:
             yield from leaves(f"{name}.{field.name}", field.type)
-    elif types.is_map(of):
-        yield from leaves(f"{name}.key_value.key", of.key_type)
-        yield from leaves(f"{name}.key_value.value", of.item_type)
-    elif types.is_list(of):
-        yield from leaves(f"{name}.list.element", of.value_type)
+    elif types.is_map(kind):
+        yield from leaves(f"{name}.key_value.key", kind.key_type)
+        yield from leaves(f"{name}.key_value.value", kind.item_type)
+    elif types.is_list(kind):
+        yield from leaves(f"{name}.list.element", kind.value_type)
     else:
         yield name

@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kbroker.errors import KbrokerError
 from kbroker.spark.loader.errors import LoadFailed, SparkGone
@@ -21,6 +21,20 @@ R = TypeVar("R")
 
 PROGRESS_S = 0.2
 GONE = "Spark's JVM has ended; what it said is above"
+
+
+class Tasks(Protocol):
+    """What runs a load's tasks elsewhere. A load itself does not know of Spark."""
+
+    @property
+    def slots(self) -> int: ...
+    def run(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        weigh: Callable[[R], tuple[int, int]],
+        progressed: Callable[[int, int], None],
+    ) -> list[R]: ...
 
 
 class SparkTasks:

@@ -22,7 +22,7 @@ from kbroker.spark.loader.tasks.hour_files import HourFiles
 from kbroker.spark.loader.tasks.values import decoded, value_decoder
 from kbroker.spark.reading.ranges import OffsetRange
 from kbroker.spark.reading.timestamps import sparks_timestamps
-from kbroker.spark.workers.kept_clients import keep_freed_memory
+from kbroker.spark.workers.memory import keep_freed_memory
 from kbroker.spark.workers.task_consumers import task_consumer
 
 if TYPE_CHECKING:

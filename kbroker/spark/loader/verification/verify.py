@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.commits.commit import Commit, LakeFile
@@ -19,6 +18,7 @@ from kbroker.spark.loader.plans.brokers import Brokers
 from kbroker.spark.loader.plans.plan import ALL_AT_ONCE, to_read
 from kbroker.spark.loader.plans.work_units import LEAST_SIZE, divided, target_size
 from kbroker.spark.loader.settings import Settings
+from kbroker.spark.loader.tasks.spark_tasks import Tasks
 from kbroker.spark.loader.verification.audit import Audited, read_audit
 from kbroker.spark.loader.verification.counting import (
     Counts,
@@ -31,9 +31,6 @@ from kbroker.spark.loader.verification.counting import (
     sum_of,
 )
 from kbroker.spark.options.offsets import Offsets
-
-if TYPE_CHECKING:
-    from kbroker.spark.loader.run import Tasks
 
 
 @dataclass

@@ -23,6 +23,6 @@ def test_a_time_that_spark_cannot_have_is_none() -> None:
         batches = RecordBatches(schema_of(options.columns), "t", 0, options)
         with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
             for records in consumer.read_range("t", 0, 0, len(stamps)):
-                for batch in batches.of(records):
+                for batch in batches.convert(records):
                     found += batch.column("timestamp").cast("int64").to_pylist()
     assert found == [1_700_000_000_000_000, last_ms * 1000, -1000, -1000, -1000]

@@ -16,7 +16,7 @@ from kbroker.spark.workers.kept_clients import KeptClients
 clients = KeptClients(dict, dict.clear, dict.clear)
 counts = []
 for _ in range(2):
-    with clients.one({"bootstrap.servers": "a:1"}):
+    with clients.lend({"bootstrap.servers": "a:1"}):
         pass
     counts.append(gc.get_freeze_count())
 print(*counts)
@@ -42,7 +42,7 @@ def test_garbage_of_other_processes_is_collected_as_ever() -> None:
 
 FAULTS = """
 import resource, sys
-from kbroker.spark.workers.kept_clients import keep_freed_memory
+from kbroker.spark.workers.memory import keep_freed_memory
 if "kept" in sys.argv:
     keep_freed_memory()
 pieces = []
