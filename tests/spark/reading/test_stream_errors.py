@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kbroker.client import Producer
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.reading import OURS, THEIRS, Stream, fill, places
+from tests.spark.both_formats import OURS, THEIRS, Stream, fill, places
 
 TOPIC = "mistaken-stream"
 QUICK = {

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, fill, load, options, place_of_error, places
+from tests.spark.both_formats import FORMATS, OURS, T0_MS, THEIRS, fill, load, options, place_of_error, places
 
 TOPIC = "mistaken"
 

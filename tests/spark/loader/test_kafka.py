@@ -19,7 +19,7 @@ from tests.kit.kafka.zookeeper import Kafka25
 from tests.kit.parts.processors import wait_until
 from tests.kit.spark.load import BEGIN_MS, create, fill, on_broker, settings_of, visible
 from tests.kit.spark.object_stores import below, s3_bucket
-from tests.spark.test_load_object_stores import seen
+from tests.unit.spark.loader.test_object_stores import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

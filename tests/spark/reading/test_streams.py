@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from kbroker.client import AdminClient
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.reading import FORMATS, OURS, T0_MS, THEIRS, Stream, fill, load, places, rows
+from tests.spark.both_formats import FORMATS, OURS, T0_MS, THEIRS, Stream, fill, load, places, rows
 
 MakeStream = Callable[..., Stream]
 QUICK = "limited"  # the others are slow

@@ -24,7 +24,7 @@ from kbroker.spark.reading.stream_reader import StreamReader
 from kbroker.spark.schema import schema_of
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.reading import FORMATS, Stream, delete_before, fill, load, offsets, options, places
+from tests.spark.both_formats import FORMATS, Stream, delete_before, fill, load, offsets, options, places
 
 QUICK = {
     "kafkaConsumer.pollTimeoutMs": 1500,

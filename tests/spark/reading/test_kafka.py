@@ -13,9 +13,20 @@ from pyspark.sql import functions as F
 
 from kbroker.client import AdminClient, Producer
 from tests.kit.kafka.process import Kafka4InMemory
-from tests.spark.reading import FORMATS, OURS, THEIRS, Stream, delete_before, fill, load, place_of_error, places, rows
-from tests.spark.test_batch_read import OPTIONS as BATCH_OPTIONS
-from tests.spark.test_stream_read import OPTIONS as STREAM_OPTIONS
+from tests.spark.both_formats import (
+    FORMATS,
+    OURS,
+    THEIRS,
+    Stream,
+    delete_before,
+    fill,
+    load,
+    place_of_error,
+    places,
+    rows,
+)
+from tests.spark.reading.test_batches import OPTIONS as BATCH_OPTIONS
+from tests.spark.reading.test_streams import OPTIONS as STREAM_OPTIONS
 
 pytestmark = pytest.mark.slow
 FILLED = "filled-in-kafka"  # of no other broker: Spark's connector knows its consumers by group and topic alone

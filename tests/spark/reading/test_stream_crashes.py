@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
-from tests.spark.reading import Stream, fill
+from tests.spark.both_formats import Stream, fill
 
 DRIVER = """
 import sys
 from pathlib import Path
 from tests.kit.spark.session import new_session
-from tests.spark.reading import Stream
+from tests.spark.both_formats import Stream
 
 folder, servers, topic, start = sys.argv[1:]
 spark = new_session(Path(folder) / "driver", memory="512m")

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from kbroker.spark.decoding.decoders import JsonDecoder
 from kbroker.testing import Broker
-from tests.spark.test_decoding import decoded, send
+from tests.spark.reading.test_decoding import decoded, send
 
 SCALARS: list[DataType] = [
     ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType(), BooleanType(), StringType(),
