@@ -12,20 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kbroker.client import AdminClient, Producer
-from kbroker.model import TopicPartition
 from tests.kit.spark.reading import last_line
+from tests.kit.spark.topics import options
 
 FORMATS = ("kbroker", "kafka")
 OURS, THEIRS = FORMATS
-T0_MS = 1_700_000_000_000
 QUERY_TIMEOUT_S = 60
-
-
-def options(servers: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """Of a reader, with JSON of what is no text."""
-    found = {"kafka.bootstrap.servers": servers} | given
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def load(spark: SparkSession, servers: str, form: str = OURS, **given: Any) -> DataFrame:
@@ -52,34 +44,6 @@ def place_of_error(spark: SparkSession, servers: str, form: str, given: Mapping[
     except (PySparkException, Py4JJavaError) as error:
         return "action", last_line(error)
     return "no error", ""
-
-
-def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 0, make: bool = True) -> None:
-    """`count` records in turn over the partitions, a millisecond apart; every kind of empty key, value and headers."""
-    if make:
-        with AdminClient(bootstrap_servers=servers) as admin:
-            admin.create_topic(topic, partitions, configs={"retention.ms": "-1"})  # its records are years old
-    with Producer(bootstrap_servers=servers) as producer:
-        for i in range(start, start + count):
-            producer.send_nowait(
-                topic,
-                None if i % 7 == 0 else b"value %d" % i,
-                key=None if i % 5 == 0 else b"key %d" % i,
-                headers=[("a", b"%d" % i), ("b", None)] if i % 3 == 0 else None,
-                partition=i % partitions,
-                timestamp=T0_MS + i,
-            )
-
-
-def places(topic: str, *offsets: int) -> dict[str, dict[str, int]]:
-    """The JSON of options: an offset of each partition."""
-    return {topic: {str(number): offset for number, offset in enumerate(offsets)}}
-
-
-def delete_before(servers: str, *before: tuple[str, int, int]) -> None:
-    """As retention does."""
-    with AdminClient(bootstrap_servers=servers) as admin:
-        admin.delete_records({TopicPartition(topic, number): offset for topic, number, offset in before})
 
 
 class Stream:

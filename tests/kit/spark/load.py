@@ -22,6 +22,7 @@ from kbroker.spark.loader.lake.storage import PREPARED, storage_of
 from kbroker.spark.loader.run import Loader
 from kbroker.spark.loader.settings import Settings
 from kbroker.spark.loader.summary import Summary
+from tests.kit.parts.processors import wait_until
 
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 """The calls with which a load changes a file system, except writes to files that nobody looks at yet."""
@@ -100,6 +101,13 @@ def fill(servers: str, topic: str, partitions: int, count: int, *, start: int = 
             each.result(30)
 
 
+def await_decided(servers: str, topic: str, end: int) -> None:
+    """Wait until all transactions of partition 0 before offset `end` are decided: markers come after a commit."""
+    place = TopicPartition(topic, 0)
+    with AdminClient(bootstrap_servers=servers) as admin:
+        wait_until(lambda: admin.list_offsets([place], read_committed=True)[place].offset >= end, "the last marker", 30)
+
+
 def visible(lake: Path | str) -> Rows:
     """Return the rows that a plain glob over the lake finds. AssertionError if a row is there twice."""
     found: Rows = {}
@@ -112,6 +120,21 @@ def visible(lake: Path | str) -> Rows:
             place = (topic, partition, offset)
             assert place not in found, f"{place} is there twice, in {path} too"
             found[place] = (key, value, stamp)
+    return found
+
+
+def visible_in(settings: Settings) -> Rows:
+    """Return the rows that a plain reader of all Parquet files of any lake finds. AssertionError as in `visible`."""
+    storage = storage_of(settings)
+    found: Rows = {}
+    for path, _ in storage.files(""):
+        if not path.endswith(".parquet"):
+            continue
+        with storage.open_input(path) as file:
+            for row in parquet.read_table(file).to_pylist():
+                place = (path.split("/")[0].removeprefix("topic="), row["partition"], row["offset"])
+                assert place not in found, f"{place} is there twice"
+                found[place] = (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
     return found
 
 

@@ -17,9 +17,8 @@ from kbroker.spark.loader.verification.verify import verify
 from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory, KafkaProcess
 from tests.kit.kafka.zookeeper import Kafka25
 from tests.kit.parts.processors import wait_until
-from tests.kit.spark.load import BEGIN_MS, create, fill, on_broker, settings_of, visible
+from tests.kit.spark.load import BEGIN_MS, create, fill, on_broker, settings_of, visible, visible_in
 from tests.kit.spark.object_stores import below, s3_bucket
-from tests.unit.spark.loader.test_object_stores import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -163,7 +162,7 @@ def test_a_lake_in_an_object_store(spark: SparkSession, kafka: str, topic: str) 
         assert [lake.load(topic).commits for _ in range(2)] == [[1], []]
         fill(kafka, topic, 2, 100, start=500)
         assert lake.load(topic).commits == [2]
-        assert seen(settings_of(lake.place, kafka, topic)) == on_broker(kafka, topic)
+        assert visible_in(settings_of(lake.place, kafka, topic)) == on_broker(kafka, topic)
         assert lake.is_whole(topic)
     with AdminClient(bootstrap_servers=kafka) as admin:
         (log,) = (name for name in admin.list_topics() if name.startswith("kbroker-load-"))

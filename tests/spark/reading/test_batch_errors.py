@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
 
+from kbroker.spark.errors import WrongOption
+from kbroker.spark.source import KbrokerSource
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.both_formats import FORMATS, OURS, T0_MS, THEIRS, fill, load, options, place_of_error, places
+from tests.kit.spark.topics import T0_MS, fill, options, places
+from tests.spark.both_formats import FORMATS, OURS, THEIRS, load, place_of_error
 
 TOPIC = "mistaken"
 
@@ -64,11 +68,22 @@ AT_LOAD: list[tuple[dict[str, Any], str]] = [
 def test_a_mistake_is_named_when_the_frame_is_made(
     spark: SparkSession, broker: Broker, given: dict[str, Any], message: str
 ) -> None:
+    """Spark asks for the schema when it makes a frame; ours is asked here as Spark's worker asks it."""
+    with pytest.raises(WrongOption) as error:
+        KbrokerSource(CaseInsensitiveDict(options(broker.bootstrap_servers, given))).schema()
+    assert message in str(error.value)
+    if "kafka.bootstrap.servers" not in given:  # theirs looks for a broker without a name for a minute
+        assert place_of_error(spark, broker.bootstrap_servers, THEIRS, given)[0] == "load"
+
+
+@pytest.mark.parametrize(("given", "message"), [AT_LOAD[0], AT_LOAD[6], AT_LOAD[9], AT_LOAD[-1]])
+def test_spark_shows_a_mistake_when_the_frame_is_made(
+    spark: SparkSession, broker: Broker, given: dict[str, Any], message: str
+) -> None:
+    """Four of them: of no option, of one, of two together, and of the client's."""
     where, said = place_of_error(spark, broker.bootstrap_servers, OURS, given)
     assert (where, said.startswith("kbroker.spark.errors.WrongOption: ")) == ("load", True), said
     assert message in said
-    if "kafka.bootstrap.servers" not in given:  # theirs looks for a broker without a name for a minute
-        assert place_of_error(spark, broker.bootstrap_servers, THEIRS, given)[0] == "load"
 
 
 AT_ACTION: list[tuple[dict[str, Any], str, str]] = [

@@ -17,7 +17,8 @@ from kbroker.spark.reading.batch_reader import BatchReader
 from kbroker.spark.reading.read_options import read_options
 from kbroker.spark.schema import schema_of
 from kbroker.testing import Broker
-from tests.spark.both_formats import FORMATS, OURS, T0_MS, THEIRS, delete_before, fill, load, options, places, rows
+from tests.kit.spark.topics import T0_MS, delete_before, fill, options, places
+from tests.spark.both_formats import FORMATS, OURS, THEIRS, load, rows
 
 Given = Callable[[str], dict[str, Any]]
 QUICK = ("assign", "headers", "offsets", "time", "times", "small_and_many")  # the others are slow

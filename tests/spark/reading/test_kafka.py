@@ -13,18 +13,8 @@ from pyspark.sql import functions as F
 
 from kbroker.client import AdminClient, Producer
 from tests.kit.kafka.process import Kafka4InMemory
-from tests.spark.both_formats import (
-    FORMATS,
-    OURS,
-    THEIRS,
-    Stream,
-    delete_before,
-    fill,
-    load,
-    place_of_error,
-    places,
-    rows,
-)
+from tests.kit.spark.topics import delete_before, fill, places
+from tests.spark.both_formats import FORMATS, OURS, THEIRS, Stream, load, place_of_error, rows
 from tests.spark.reading.test_batches import OPTIONS as BATCH_OPTIONS
 from tests.spark.reading.test_streams import OPTIONS as STREAM_OPTIONS
 

@@ -18,7 +18,8 @@ from kbroker.spark.loader.summary import Summary
 from kbroker.testing import Broker
 from tests.kit.parts.processors import wait_until
 from tests.kit.spark.load import on_broker, visible
-from tests.spark.both_formats import FORMATS, Stream, delete_before, fill, places
+from tests.kit.spark.topics import delete_before, fill, places
+from tests.spark.both_formats import FORMATS, Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

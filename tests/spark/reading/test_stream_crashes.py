@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kbroker.testing import Broker
-from tests.spark.both_formats import Stream, fill
+from tests.kit.spark.topics import fill
+from tests.spark.both_formats import Stream
 
 DRIVER = """
 import sys

@@ -13,15 +13,10 @@ from pyspark.sql import SparkSession
 from kbroker.client import Producer
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.both_formats import OURS, THEIRS, Stream, fill, places
+from tests.kit.spark.topics import QUICK, fill, places
+from tests.spark.both_formats import OURS, THEIRS, Stream
 
 TOPIC = "mistaken-stream"
-QUICK = {
-    "kafkaConsumer.pollTimeoutMs": 1500,
-    "kafka.default.api.timeout.ms": 1500,
-    "kafka.request.timeout.ms": 1500,
-    "fetchOffset.retryIntervalMs": 10,
-}
 SLOW = pytest.mark.slow
 
 

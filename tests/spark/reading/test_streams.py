@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from kbroker.client import AdminClient
 from kbroker.testing import Broker
 from tests.kit.spark.reading import last_line
-from tests.spark.both_formats import FORMATS, OURS, T0_MS, THEIRS, Stream, fill, load, places, rows
+from tests.kit.spark.topics import T0_MS, fill, places
+from tests.spark.both_formats import FORMATS, OURS, THEIRS, Stream, load, rows
 
 MakeStream = Callable[..., Stream]
 QUICK = "limited"  # the others are slow

@@ -467,21 +467,21 @@ def schemas_and_values(draw: st.DrawFn) -> tuple[Any, Any, Any]:
     """A schema, a value as fastavro takes it, and as Spark has it."""
     names = iter(range(1000))
 
-    def of(depth: int) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
+    def schema_at(depth: int) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
         nested = ["array", "map", "record", "optional", "union"] if depth < 3 else []
         kind = draw(st.sampled_from([*LEAVES, *nested]))
         if kind == "array":
-            inner, values = of(depth + 1)
+            inner, values = schema_at(depth + 1)
             return {"type": "array", "items": inner}, st.lists(values, max_size=3).map(
                 lambda found: ([a for a, _ in found], [b for _, b in found])
             )
         if kind == "map":
-            inner, values = of(depth + 1)
+            inner, values = schema_at(depth + 1)
             return {"type": "map", "values": inner}, st.dictionaries(st.text(max_size=3), values, max_size=3).map(
                 lambda found: ({k: a for k, (a, _) in found.items()}, [(k, b) for k, (_, b) in found.items()])
             )
         if kind == "record":
-            fields = [(f"f{i}", of(depth + 1)) for i in range(draw(st.integers(0, 3)))]
+            fields = [(f"f{i}", schema_at(depth + 1)) for i in range(draw(st.integers(0, 3)))]
             return record(
                 *((name, inner) for name, (inner, _) in fields), name=f"R{next(names)}"
             ), st.fixed_dictionaries({name: values for name, (_, values) in fields}).map(
@@ -498,7 +498,7 @@ def schemas_and_values(draw: st.DrawFn) -> tuple[Any, Any, Any]:
             )
         return kind, LEAVES[kind].map(lambda v: (v, v))
 
-    inner, values = of(0)
+    inner, values = schema_at(0)
     value, expected = draw(values)
     return record(("v", inner)), {"v": value}, {"v": expected}
 

@@ -39,8 +39,8 @@ def decode(kind: pa.DataType, *values: bytes | None) -> Decoded:
     return found
 
 
-def one(kind: pa.DataType, text: str) -> Any:
-    """What a field v is."""
+def decode_field(kind: pa.DataType, text: str) -> Any:
+    """Return what a field v is decoded to."""
     (found,) = decode(pa.struct([("v", kind)]), f'{{"v": {text}}}'.encode()).values.to_pylist()
     return found["v"]
 
@@ -101,12 +101,12 @@ def one(kind: pa.DataType, text: str) -> Any:
     ],
 )
 def test_values_become_what_their_type_says(kind: pa.DataType, text: str, expected: Any) -> None:
-    assert one(kind, text) == expected
+    assert decode_field(kind, text) == expected
 
 
 def test_only_a_number_with_a_point_can_be_minus_zero() -> None:
-    assert str(one(pa.list_(pa.float64()), "[-0, -0.0, -0e0, 0]")) == "[0.0, -0.0, -0.0, 0.0]"
-    assert str(one(pa.list_(pa.float32()), "[-0, -0.0]")) == "[0.0, -0.0]"
+    assert str(decode_field(pa.list_(pa.float64()), "[-0, -0.0, -0e0, 0]")) == "[0.0, -0.0, -0.0, 0.0]"
+    assert str(decode_field(pa.list_(pa.float32()), "[-0, -0.0]")) == "[0.0, -0.0]"
 
 
 def test_names_decide_and_not_their_order() -> None:

@@ -44,13 +44,13 @@ def test_the_latest_of_a_subject_is_found_whatever_its_name(server: SchemaRegist
 
 
 def test_schemas_that_others_refer_to_come_first(server: SchemaRegistryServer) -> None:
-    def of(name: str, *fields: str) -> dict[str, object]:
+    def record_of(name: str, *fields: str) -> dict[str, object]:
         return {"type": "record", "name": name, "fields": [{"name": f"f{i}", "type": t} for i, t in enumerate(fields)]}
 
-    server.register("inner", of("x.Inner", "int"))
-    server.register("middle", of("x.Middle", "x.Inner"), references=(("x.Inner", "inner"),))
+    server.register("inner", record_of("x.Inner", "int"))
+    server.register("middle", record_of("x.Middle", "x.Inner"), references=(("x.Inner", "inner"),))
     references = (("x.Inner", "inner"), ("x.Middle", "middle"))
-    schema_id = server.register("t-value", of("x.Outer", "x.Inner", "x.Middle"), references=references)
+    schema_id = server.register("t-value", record_of("x.Outer", "x.Inner", "x.Middle"), references=references)
     for found in (SchemaRegistry(server.url).schema(schema_id), SchemaRegistry(server.url).latest("t-value").parsed()):
         assert found is not None
         assert found["fields"][1]["type"]["fields"][0]["type"]["name"] == "x.Inner"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow.parquet as parquet
 import pytest
 from pyarrow.fs import PyFileSystem
 
@@ -30,7 +29,6 @@ from tests.kit.spark.load import (
     BEGIN_MS,
     HOUR_MS,
     InProcess,
-    Rows,
     create,
     fill,
     folding_campaign,
@@ -39,6 +37,7 @@ from tests.kit.spark.load import (
     load,
     on_broker,
     settings_of,
+    visible_in,
 )
 from tests.kit.spark.object_stores import NothingIsRenamed, below, nothing_is_renamed, s3_bucket
 
@@ -57,21 +56,6 @@ def place(request: pytest.FixtureRequest, bucket: str, topic: str, tmp_path: Pat
     return str(tmp_path / "lake"), {"filesystem": nothing_is_renamed()}
 
 
-def seen(settings: Settings) -> Rows:
-    """What a plain reader of all .parquet files finds. No row twice."""
-    storage = storage_of(settings)
-    found: Rows = {}
-    for path, _ in storage.files(""):
-        if not path.endswith(".parquet"):
-            continue
-        with storage.open_input(path) as file:
-            for row in parquet.read_table(file).to_pylist():
-                place = (path.split("/")[0].removeprefix("topic="), row["partition"], row["offset"])
-                assert place not in found, f"{place} is there twice"
-                found[place] = (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
-    return found
-
-
 def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dict[str, Any]]) -> None:
     servers, (lake, more) = broker.bootstrap_servers, place
     create(servers, topic, 2)
@@ -82,10 +66,10 @@ def test_loads_add_what_is_new(broker: Broker, topic: str, place: tuple[str, dic
     assert load(lake, servers, topic, **more).commits == []
     fill(servers, topic, 2, 50, start=100)
     assert load(lake, servers, topic, **more).commits == [2]
-    assert seen(settings) == on_broker(servers, topic)
+    assert visible_in(settings) == on_broker(servers, topic)
     assert [commit.number for commit in all_commits(storage_of(settings))] == [1, 2]
     assert load(lake, servers, topic, reload_since_ms=0, **more).rows == 300
-    assert seen(settings) == on_broker(servers, topic)
+    assert visible_in(settings) == on_broker(servers, topic)
     storage = storage_of(settings)
     assert sorted(path for path, _ in storage.files("") if path.endswith(".parquet")) == sorted(files_now(storage))
 
@@ -114,7 +98,7 @@ def test_who_comes_later_takes_over(broker: Broker, topic: str, place: tuple[str
     settings = settings_of(lake, servers, topic, **more)
     with pytest.raises(LakeTaken, match="another loader has taken over"):
         Loader(settings, Overtaken()).run()
-    assert seen(settings) == on_broker(servers, topic)
+    assert visible_in(settings) == on_broker(servers, topic)
     assert load(lake, servers, topic, **more).commits == []
 
 
@@ -192,7 +176,7 @@ def test_a_commit_whose_answer_is_lost_and_that_comes_late_has_its_files(
                 load(lake, servers, topic, **more)
         admin.end_transactions(on_its_way, commit=True)
     load(lake, servers, topic, **more)
-    assert seen(settings_of(lake, servers, topic, **more)) == on_broker(servers, topic)
+    assert visible_in(settings_of(lake, servers, topic, **more)) == on_broker(servers, topic)
 
 
 def test_two_loaders_may_give_the_same_files_their_names(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -212,7 +196,7 @@ def test_two_loaders_may_give_the_same_files_their_names(broker: Broker, topic: 
     assert load(lake, servers, topic, filesystem=PyFileSystem(Overtaken())).rows == 200
     assert [(other.was_cut_off, other.rows) for other in others] == [(True, 0)]
     settings = settings_of(lake, servers, topic, filesystem=nothing_is_renamed())
-    assert seen(settings) == on_broker(servers, topic)
+    assert visible_in(settings) == on_broker(servers, topic)
 
 
 def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
@@ -224,9 +208,9 @@ def campaign(servers: str, topic: str, folder: Path, every: int) -> int:
     while True:
         settings = settings_of(folder / str(step), servers, topic, filesystem=nothing_is_renamed())
         was_killed = killed_at(step, settings, load_and_die)
-        assert seen(settings).items() <= all_of_it.items()
+        assert visible_in(settings).items() <= all_of_it.items()
         load(settings.lake, servers, topic, filesystem=settings.filesystem)
-        assert seen(settings) == all_of_it, f"step {step}"
+        assert visible_in(settings) == all_of_it, f"step {step}"
         if not was_killed:
             return step
         step += every
@@ -260,7 +244,7 @@ def test_a_load_into_a_store_that_is_killed_while_it_folds_goes_on(
 ) -> None:
     lake, servers = str(tmp_path / "lake"), broker.bootstrap_servers
     settings = settings_of(lake, servers, topic, filesystem=nothing_is_renamed())
-    assert folding_campaign(settings, fold_and_die, lambda: seen(settings), every, monkeypatch) > 10
+    assert folding_campaign(settings, fold_and_die, lambda: visible_in(settings), every, monkeypatch) > 10
     storage = storage_of(settings)
     assert sorted(path for path, _ in storage.files("") if path.endswith(".parquet")) == sorted(files_now(storage))
 

@@ -23,10 +23,12 @@ from kbroker.spark.loader.plans.plan import Plan
 from kbroker.spark.loader.run import Loader, Watcher
 from kbroker.spark.loader.verification.verify import verify
 from kbroker.testing import Broker
+from tests.kit.parts.processors import wait_until
 from tests.kit.spark.load import (
     BEGIN_MS,
     HOUR_MS,
     InProcess,
+    await_decided,
     create,
     fill,
     hours_of,
@@ -191,10 +193,7 @@ def test_hours_of_which_something_is_unread_or_undecided_are_not_marked(servers:
         send(servers, topic, (1, 100, "in the same hour"))
         assert load(lake, servers, topic, **committed).topics[0].complete_hours == 0
         producer.commit_transaction()
-    with AdminClient(bootstrap_servers=servers) as admin:  # its marker is written after that
-        place = TopicPartition(topic, 0)
-        while admin.list_offsets([place], -1, read_committed=True)[place].offset < 1002:
-            time.sleep(0.01)
+    await_decided(servers, topic, 1002)
     assert load(lake, servers, topic, **committed).topics[0].complete_hours == 1
 
 
@@ -361,9 +360,7 @@ def test_gaps_of_transactions_and_what_they_aborted(servers: str, topic: str, la
             producer.begin_transaction()
             producer.send(topic, b"%d" % number, partition=0, timestamp=BEGIN_MS).result(30)
             producer.commit_transaction() if number % 3 else producer.abort_transaction()
-    with AdminClient(bootstrap_servers=servers) as admin:  # markers are written after that
-        while admin.list_offsets([(topic, 0)], -1, read_committed=True)[TopicPartition(topic, 0)].offset < 20:
-            time.sleep(0.01)
+    await_decided(servers, topic, 20)
     committed = {"client": {"isolation.level": "read_committed"}}
     found = load(lake, servers, topic, **committed)
     assert (found.rows, found.topics[0].missing) == (6, 14)
@@ -378,9 +375,7 @@ def test_gaps_of_compaction(topic: str, lake: Path) -> None:
         create(servers, topic, 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_bytes=14_000)
         for start in range(0, 2000, 100):
             fill(servers, topic, 1, 100, start=start)
-        deadline = time.monotonic() + 30
-        while len(on_broker(servers, topic)) == 2000 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: len(on_broker(servers, topic)) < 2000, "the cleaner", 30)
         found = load(lake, servers, topic)
         assert 7 <= found.rows < 2000
         assert found.rows + found.topics[0].missing == 2000

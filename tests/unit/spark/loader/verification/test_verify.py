@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from kbroker.client import AdminClient, Producer, TopicPartition
+from kbroker.client import AdminClient, Producer
 from kbroker.spark.loader import run
 from kbroker.spark.loader.commits.commit_files import all_commits
 from kbroker.spark.loader.commits.publish import publish
@@ -21,7 +20,7 @@ from kbroker.spark.loader.lake.storage import Directory
 from kbroker.spark.loader.plans.work_units import WorkUnit
 from kbroker.spark.loader.verification.verify import Verification, verify
 from kbroker.testing import Broker
-from tests.kit.spark.load import BEGIN_MS, InProcess, Meanwhile, create, fill, load, settings_of
+from tests.kit.spark.load import BEGIN_MS, InProcess, Meanwhile, await_decided, create, fill, load, settings_of
 
 NAMES = ["2023-11-14T22", "2023-11-14T23", "2023-11-15T00"]
 
@@ -229,7 +228,7 @@ def test_a_lake_knows_how_it_was_made(servers: str, topic: str, tmp_path: Path) 
         producer.begin_transaction()
         producer.send(topic, b"aborted", partition=0, timestamp=BEGIN_MS).result(30)
         producer.abort_transaction()
-    decided(servers, topic, 152)
+    await_decided(servers, topic, 152)
     committed = {"isolation.level": "read_committed"}
     only, all_of_it = tmp_path / "committed", tmp_path / "all"
     assert load(only, servers, topic, client=committed, time="arrival").rows == 300
@@ -250,10 +249,3 @@ def test_a_lake_that_does_not_say_it_is_taken_as_it_is(servers: str, topic: str,
     committed = {"isolation.level": "read_committed"}
     assert load(lake, servers, topic, client=committed).rows == 20
     assert found_in(lake, servers, client=committed).is_good
-
-
-def decided(servers: str, topic: str, end: int) -> None:
-    """Until the marker of its transaction is there."""
-    with AdminClient(bootstrap_servers=servers) as admin:
-        while admin.list_offsets([(topic, 0)], -1, read_committed=True)[TopicPartition(topic, 0)].offset < end:
-            time.sleep(0.01)
