@@ -14,6 +14,7 @@ from kbroker.protocol.api import SERVED, ApiKey, response_class
 from kbroker.protocol.messages import Message, Struct
 from kbroker.protocol.records import encode_batch
 from tests.fuzz.stretching import filled
+from tests.kit.brokers import answers
 from tests.kit.brokers.scripted import Asked
 from tests.kit.models.message import Field, fields_of
 
@@ -58,28 +59,16 @@ class HonestBroker:
     # --- the cluster ----------------------------------------------------------------------------------------
 
     def _api_versions(self, message: Any) -> Message:
-        R = M.ApiVersionsResponse
-        served = [
-            R.ApiVersion(api_key=key, min_version=v.min, max_version=self.highest[key]) for key, v in SERVED.items()
-        ]
-        finalized = [R.FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2)]
-        return R(api_keys=served, finalized_features=finalized, finalized_features_epoch=1)
+        answer = answers.versions(answers.up_to(self.highest))
+        finalized = {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}
+        answer.finalized_features = [M.ApiVersionsResponse.FinalizedFeatureKey(**finalized)]
+        answer.finalized_features_epoch = 1
+        return answer
 
     def _metadata(self, message: Any) -> Message:
-        R = M.MetadataResponse
-        rows = [
-            R.MetadataResponsePartition(
-                partition_index=n, leader_id=NODE, leader_epoch=1, replica_nodes=[NODE], isr_nodes=[NODE]
-            )
-            for n in range(2)
-        ]
         names = [topic.name for topic in message.topics or []] or ["t"]
-        return R(
-            brokers=[R.MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)],
-            topics=[R.MetadataResponseTopic(name=name, partitions=rows) for name in names],
-            controller_id=NODE,
-            cluster_id="c",
-        )
+        topics = [answers.topic(name, [NODE, NODE], leader_epoch=1) for name in names]
+        return answers.metadata({NODE: self.port}, topics)
 
     def _find_coordinator(self, message: Any) -> Message:
         R = M.FindCoordinatorResponse
@@ -176,18 +165,7 @@ class HonestBroker:
 
     def _txn_offset_commit(self, message: Any) -> Message:
         R = M.TxnOffsetCommitResponse
-        return R(
-            topics=[
-                R.TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        R.TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in message.topics
-            ]
-        )
+        return R(topics=_committed(message, R.TxnOffsetCommitResponseTopic, R.TxnOffsetCommitResponsePartition))
 
     # --- the group ------------------------------------------------------------------------------------------
 
@@ -215,18 +193,7 @@ class HonestBroker:
 
     def _offset_commit(self, message: Any) -> Message:
         R = M.OffsetCommitResponse
-        return R(
-            topics=[
-                R.OffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        R.OffsetCommitResponsePartition(partition_index=each.partition_index)
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in message.topics
-            ]
-        )
+        return R(topics=_committed(message, R.OffsetCommitResponseTopic, R.OffsetCommitResponsePartition))
 
     def _offset_fetch(self, message: Any) -> Message:
         R = M.OffsetFetchResponse
@@ -278,6 +245,14 @@ class HonestBroker:
             salted = hashlib.pbkdf2_hmac("sha256", PASSWORD, SALT, ITERATIONS)
             return b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256"))
         return b""
+
+
+def _committed(message: Any, topic: Callable[..., Any], partition: Callable[..., Any]) -> list[Any]:
+    """Return the rows of an answer by which every offset of a request is committed."""
+    return [
+        topic(name=each.name, partitions=[partition(partition_index=row.partition_index) for row in each.partitions])
+        for each in message.topics
+    ]
 
 
 def log(version: int) -> bytes:

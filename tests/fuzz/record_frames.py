@@ -9,16 +9,14 @@ API and version, and one whole conversation of a group member of each client. To
 from __future__ import annotations
 
 import argparse
-import socket
-import threading
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
 
 from kbroker.protocol.api import ApiKey
 from tests.compat.clients import CLIENTS, Client
 from tests.fuzz.conversation import packed
 from tests.fuzz.target import CORPUS
 from tests.kit.brokers.process import BrokerProcess
+from tests.kit.proxies.dropping import DroppingProxy, Pair
 
 RECORDED = CORPUS / "frames-recorded.hex"
 LARGEST_FRAME = 1500
@@ -27,47 +25,27 @@ GROUP_COUNT = 20_000
 """Enough for a second member to join before everything is read."""
 
 
-class Proxy:
-    """Passes everything on and keeps the frames of each connection, in the order of its connections."""
+class RecordingProxy(DroppingProxy):
+    """Keeps the frames of each connection, in the order of its connections."""
 
     def __init__(self, target_port: int):
-        self.target_port = target_port
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.connections: list[list[bytes]] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(target_port)
+        self._sent: dict[Pair, bytearray] = {}
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.target_port))
-            frames: list[bytes] = []
-            self.connections.append(frames)
-            threading.Thread(target=self._requests, args=(client, server, frames), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
+    def on_sent(self, pair: Pair, data: bytes) -> None:
+        self._sent.setdefault(pair, bytearray()).extend(data)
 
-    def _requests(self, client: socket.socket, server: socket.socket, frames: list[bytes]) -> None:
-        pending = bytearray()
-        with suppress(OSError), client, server:
-            while data := client.recv(1 << 16):
-                pending += data
-                while len(pending) >= 4 and len(pending) >= 4 + int.from_bytes(pending[:4]):
-                    size = int.from_bytes(pending[:4])
-                    frames.append(bytes(pending[4 : 4 + size]))
-                    del pending[: 4 + size]
-                server.sendall(data)
+    @property
+    def connections(self) -> list[list[bytes]]:
+        return [list(frames_in(sent)) for sent in self._sent.values()]
 
-    def _pass_on(self, server: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError):
-            while data := server.recv(1 << 16):
-                client.sendall(data)
-            client.shutdown(socket.SHUT_WR)
 
-    def close(self) -> None:
-        self.listener.close()
+def frames_in(sent: bytes) -> Iterator[bytes]:
+    """Yield the whole frames, without their sizes."""
+    at = 0
+    while len(sent) >= at + 4 + (size := int.from_bytes(sent[at : at + 4])):
+        yield bytes(sent[at + 4 : at + 4 + size])
+        at += 4 + size
 
 
 def converse(client: Client, bootstrap: str) -> None:
@@ -96,13 +74,11 @@ def converse(client: Client, bootstrap: str) -> None:
 
 
 def record(client: Client) -> list[list[bytes]]:
-    with ExitStack() as stack:
-        broker = BrokerProcess({"num.partitions": 2})
-        proxy = Proxy(broker.port)
-        stack.callback(proxy.close)
+    broker = BrokerProcess({"num.partitions": 2})
+    with RecordingProxy(broker.port) as proxy:
         broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        stack.enter_context(broker)
-        converse(client, f"127.0.0.1:{proxy.port}")
+        with broker:
+            converse(client, f"127.0.0.1:{proxy.port}")
         return proxy.connections
 
 

@@ -1,5 +1,8 @@
-"""Brokers for tests: real ones in a process of their own or in this one, and stand-ins that answer as a test says.
+"""Brokers for tests: real ones, and stand-ins that answer as a test says.
 
-Apache Kafka is in `kafka`, what stands between a client and a broker in `proxies`, single parts of a broker in `parts`.
-Read `process.py` first for real brokers, `scripted.py` for stand-ins.
+Real: `process.py` (as users run it), `whole.py` (in this process, to look inside), `small.py` (logs and the handlers of
+partitions alone: a topic is made in no time, and the clock of fetch sessions is the test's). Stand-ins: `scripted.py`
+is the socket, the frames and the versions of all others; `produce.py` and `group.py` know what a producer and a member
+of a group must do; `fetch.py` has no thread, so that the test decides what comes first; `answers.py` is what all of
+them answer alike. Apache Kafka is in `kafka`, single parts of a broker in `parts`.
 """

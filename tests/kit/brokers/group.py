@@ -14,7 +14,8 @@ from typing import Any
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
+from tests.kit.brokers import answers
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
 
 NODE = 5
 TOPIC = "t"
@@ -22,13 +23,14 @@ TOPIC_ID = b"id-of-the-topic-"
 Action = int | str | Callable[[Any], Any]
 
 
-class GroupBroker:
+class GroupBroker(ScriptedBroker):
     """A context manager. `will[api_key]` lists what becomes of the next requests of that API, in order.
 
     An item is an error code, "close", "silence", or a function of the request that returns the response.
     """
 
     def __init__(self, partitions: int = 2):
+        super().__init__(self._script)
         self.partitions = partitions
         self.will: dict[ApiKey, deque[Action]] = defaultdict(deque)
         self.asked: list[tuple[ApiKey, Any]] = []
@@ -47,18 +49,6 @@ class GroupBroker:
         self.given: list[int] | None = None  # what it was told last
         self.owned: list[int] = []  # what it has told
         self._changed = threading.Condition()
-        self.broker = ScriptedBroker(self._script)
-
-    @property
-    def port(self) -> int:
-        return self.broker.port
-
-    def __enter__(self) -> GroupBroker:
-        self.broker.__enter__()
-        return self
-
-    def __exit__(self, *how: Any) -> None:
-        self.broker.__exit__(*how)
 
     def count(self, api_key: ApiKey) -> int:
         with self._changed:
@@ -91,8 +81,7 @@ class GroupBroker:
             self.member_id = ""
 
     def _script(self, peer: Peer) -> None:
-        asked = peer.serve_versions()
-        while True:
+        for asked in peer.requests():
             api_key, message = ApiKey(asked.api_key), asked.message
             with self._changed:
                 self.asked.append((api_key, message))
@@ -110,28 +99,18 @@ class GroupBroker:
                 with self._changed:
                     response = getattr(self, f"_{api_key.name.lower()}")(message, action or 0)
             peer.respond(asked, response)
-            asked = self._next(peer)
-
-    def _next(self, peer: Peer) -> Asked:
-        return peer.request()
 
     # --- the cluster ----------------------------------------------------------------------------------------
 
     def _metadata(self, message: Any, code: int) -> M.Message:
-        R = M.MetadataResponse
-        rows = [
-            R.MetadataResponsePartition(partition_index=n, leader_id=NODE, leader_epoch=1)
-            for n in range(self.partitions)
-        ]
         asked = [(TOPIC, TOPIC_ID)] if message.topics is None else [(row.name, row.topic_id) for row in message.topics]
         topics = [
-            R.MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=rows, error_code=code)
+            answers.topic(TOPIC, [NODE] * self.partitions, leader_epoch=1, topic_id=TOPIC_ID, error_code=code)
             if name == TOPIC or topic_id == TOPIC_ID
-            else R.MetadataResponseTopic(name=name, topic_id=topic_id, error_code=3 if name else 100)
+            else answers.topic(name, [], topic_id=topic_id, error_code=3 if name else 100)
             for name, topic_id in asked
         ]
-        brokers = [R.MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)]
-        return R(brokers=brokers, topics=topics, controller_id=NODE, cluster_id="c")
+        return answers.metadata({NODE: self.port}, topics)
 
     def _find_coordinator(self, message: Any, code: int) -> M.Message:
         R = M.FindCoordinatorResponse

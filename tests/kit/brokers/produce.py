@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import read_batches
+from tests.kit.brokers import answers
+from tests.kit.brokers.answers import ALL, Ranges
 from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
 
 Key = tuple[str, int]
@@ -64,15 +66,12 @@ class ProduceBroker(ScriptedBroker):
         self.silent = False
         self.codecs: set[int] = set()
 
+    def served(self) -> Ranges:
+        return ALL | {ApiKey.PRODUCE: self.versions}
+
     def serve(self, peer: Peer) -> None:
-        while True:
-            asked = peer.request()
-            if asked.api_key == ApiKey.API_VERSIONS:
-                entry = M.ApiVersionsResponse.ApiVersion
-                ranges = {key: (v.min, v.max) for key, v in SERVED.items()} | {ApiKey.PRODUCE: self.versions}
-                served = [entry(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()]
-                peer.respond(asked, M.ApiVersionsResponse(api_keys=served))
-            elif asked.api_key == ApiKey.METADATA:
+        for asked in peer.requests(self.served()):
+            if asked.api_key == ApiKey.METADATA:
                 peer.respond(asked, self.metadata(asked))
             elif asked.api_key == ApiKey.INIT_PRODUCER_ID:
                 with self.lock:
@@ -89,18 +88,8 @@ class ProduceBroker(ScriptedBroker):
     def metadata(self, asked: Asked) -> M.MetadataResponse:
         message = asked.message
         assert isinstance(message, M.MetadataRequest)
-        answer = M.MetadataResponse
-        topics = []
-        for wanted in message.topics or []:
-            partitions = [
-                answer.MetadataResponsePartition(
-                    partition_index=i, leader_id=self.leader, replica_nodes=[1], isr_nodes=[1]
-                )
-                for i in range(self.partitions)
-            ]
-            topics.append(answer.MetadataResponseTopic(name=wanted.name, partitions=partitions))
-        nodes = [answer.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)]
-        return answer(brokers=nodes, controller_id=1, topics=topics)
+        topics = [answers.topic(wanted.name, [self.leader] * self.partitions) for wanted in message.topics or []]
+        return answers.metadata({1: self.port}, topics)
 
     def produce(self, peer: Peer, asked: Asked) -> bool:
         """Answer a Produce request. Return False if the connection is to be dropped."""

@@ -6,15 +6,16 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_request, encode_response
 from kbroker.protocol.messages import Message
+from tests.kit.brokers import answers
+from tests.kit.brokers.answers import ALL, Ranges
 
 READ_TIMEOUT_S = 30
 
@@ -72,22 +73,18 @@ class Peer:
         """Send the right response to a request."""
         self.send(encode_response(ApiKey(asked.api_key), asked.version, asked.correlation_id, message))
 
-    def serve_versions(self, highest: Mapping[int, int] | None = None) -> Asked:
-        """Answer ApiVersions, and return the first other request.
-
-        `highest` maps APIs to the highest version to offer.
-        """
-        most = highest or {}
+    def requests(self, ranges: Ranges = ALL) -> Iterator[Asked]:
+        """Yield each request but those for ApiVersions, which are answered here. EOFError when the client is gone."""
         while True:
             asked = self.request()
-            if asked.api_key != ApiKey.API_VERSIONS:
-                return asked
-            entry = M.ApiVersionsResponse.ApiVersion
-            served = [
-                entry(api_key=key, min_version=v.min, max_version=min(v.max, most.get(key, v.max)))
-                for key, v in SERVED.items()
-            ]
-            self.respond(asked, M.ApiVersionsResponse(api_keys=served))
+            if asked.api_key == ApiKey.API_VERSIONS:
+                self.respond(asked, answers.versions(ranges))
+            else:
+                yield asked
+
+    def serve_versions(self, ranges: Ranges = ALL) -> Asked:
+        """Answer ApiVersions, and return the first other request."""
+        return next(self.requests(ranges))
 
     def wait_for_end(self) -> None:
         """Read until the client closes the connection."""

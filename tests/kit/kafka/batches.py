@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from kbroker.protocol.records import Record
 from tests.kit.kafka.codec import classpath
-from tests.kit.kafka.java_program import java
+from tests.kit.kafka.java_program import AskedProgram, java
 
 SOURCE = Path(__file__).with_name("java") / "KafkaBatches.java"
 
@@ -23,36 +20,17 @@ class Refused(Exception):
         self.code = code
 
 
-class KafkaBatches:
+class KafkaBatches(AskedProgram):
     """One Java process, asked one question after the other."""
 
     def __init__(self) -> None:
-        command = [*java(classpath()), str(SOURCE)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        self.process.stdout.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        super().__init__([*java(classpath()), str(SOURCE)])
 
     def ask(self, *words: object) -> list[str]:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("\t".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().rstrip("\n").split("\t")
+        answer = self.words(*words)
         if answer[0] == "error":
             raise Refused(int(answer[1]), answer[2])
-        if answer[0] != "ok":
-            raise AssertionError("Kafka's process died")
+        assert answer[0] == "ok", answer
         return answer[1:]
 
     def produce(

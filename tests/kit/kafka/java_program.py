@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.kit.kafka import maven
 
@@ -32,3 +35,41 @@ def compile_java(
         if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
             subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
     return [*java(f"{target}{os.pathsep}{classpath}", *options), program]
+
+
+class AskedProgram:
+    """A running program that answers each line of words, separated by tabs, with another, as a context manager."""
+
+    def __init__(self, command: Sequence[str], is_silent: bool = False):
+        """`is_silent`: what the program writes to stderr is dropped."""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if is_silent else None,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def words(self, *words: object) -> list[str]:
+        """Ask, and return the words of the answer. AssertionError if the program has ended."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write("\t".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"{self._process.args}: has ended")
+        return line.rstrip("\n").split("\t")

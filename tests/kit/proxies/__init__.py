@@ -1,1 +1,5 @@
-"""What stands between a client and a real broker: it drops connections, or falsifies answers."""
+"""What stands between a client and a real server.
+
+`dropping.py` knows no protocol and passes bytes on in both directions; `lying.py` knows requests and their answers, one
+after the other.
+"""

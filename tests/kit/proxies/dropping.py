@@ -56,6 +56,9 @@ class DroppingProxy:
         """The server's port for the connection that has just come."""
         return self.target_port
 
+    def on_sent(self, pair: Pair, data: bytes) -> None:
+        """Called on the proxy's thread with what a client has sent, before the server has it."""
+
     def drop(self, share: float, chance: random.Random) -> None:
         """Drop this share of all connections."""
         self._for_some(share, chance, Pair.drop)
@@ -127,6 +130,7 @@ class DroppingProxy:
     async def _pump(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_SIZE):
             await self._flows().wait()
+            self.on_sent(pair, data)
             writer.write(data)
             await writer.drain()
         pair.drop()

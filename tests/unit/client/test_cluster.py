@@ -19,6 +19,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import encode_request
+from tests.kit.brokers import answers
 from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
 from tests.kit.brokers.whole import WholeBroker
 
@@ -45,8 +46,7 @@ class OneBroker:
         self.advertised_port = self.broker.port
 
     def script(self, peer: Peer) -> None:
-        asked = peer.serve_versions()
-        while True:
+        for asked in peer.requests():
             self.asked.append(asked)
             if asked.api_key in self.closes:
                 return
@@ -55,7 +55,6 @@ class OneBroker:
             else:
                 assert self.answer is not None
                 self.answer(peer, asked)
-            asked = peer.request()
 
     def metadata(self, message: Any) -> M.Message:
         names = None if message.topics is None else [topic.name for topic in message.topics]
@@ -63,12 +62,8 @@ class OneBroker:
         topics = []
         for name in self.topics if names is None else names:
             code = self.topics.get(name, 3)
-            partition = Response.MetadataResponsePartition(partition_index=0, leader_id=5, leader_epoch=1)
-            topics.append(
-                Response.MetadataResponseTopic(error_code=code, name=name, partitions=[] if code else [partition])
-            )
-        brokers = [Response.MetadataResponseBroker(node_id=5, host="127.0.0.1", port=self.advertised_port)]
-        return Response(brokers=brokers, topics=topics, controller_id=5, cluster_id="c")
+            topics.append(answers.topic(name, [] if code else [5], leader_epoch=1, error_code=code))
+        return answers.metadata({5: self.advertised_port}, topics)
 
 
 def test_a_topic_is_waited_for_until_it_has_leaders(cluster_of: MakeCluster, broker: WholeBroker) -> None:

@@ -22,6 +22,7 @@ from kbroker.client.errors import (
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from tests.kit.brokers import answers
 from tests.kit.brokers.scripted import Peer, ScriptedBroker
 from tests.kit.brokers.whole import WholeBroker
 
@@ -64,8 +65,7 @@ def test_a_broker_without_newer_api_versions_is_asked_the_old_way(cluster_of: Ma
         peer.answer(first.correlation_id, (35).to_bytes(2) + (0).to_bytes(4))
         second = peer.request()
         asked.append((second.api_key, second.version))
-        entry = M.ApiVersionsResponse.ApiVersion
-        peer.respond(second, M.ApiVersionsResponse(api_keys=[entry(api_key=3, min_version=0, max_version=1)]))
+        peer.respond(second, answers.versions({3: (0, 1)}))
         peer.wait_for_end()
 
     with ScriptedBroker(script) as broker:
@@ -229,10 +229,7 @@ SASL = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "me", "sasl_pass
 
 def served_with_sasl(peer: Peer) -> Any:
     """Answers ApiVersions with SASL, as kbroker does not serve it."""
-    asked = peer.request()
-    entry = M.ApiVersionsResponse.ApiVersion
-    keys = [entry(api_key=key, min_version=0, max_version=highest) for key, highest in ((3, 12), (17, 1), (36, 2))]
-    peer.respond(asked, M.ApiVersionsResponse(api_keys=keys))
+    peer.respond(peer.request(), answers.versions({3: (0, 12), 17: (0, 1), 36: (0, 2)}))
     return peer.request()
 
 
@@ -310,12 +307,10 @@ class OldSasl:
             self.handshakes.append(asked.version)
             self.talk(peer, asked)
             asked = peer.request()
-        entry = M.ApiVersionsResponse.ApiVersion
-        keys = [entry(api_key=key, min_version=0, max_version=highest) for key, highest in ((3, 2), (17, 0), (18, 0))]
         if asked.version:
             peer.answer(asked.correlation_id, (35).to_bytes(2) + (0).to_bytes(4))
             asked = peer.request()
-        peer.respond(asked, M.ApiVersionsResponse(api_keys=keys))
+        peer.respond(asked, answers.versions({3: (0, 2), 17: (0, 0), 18: (0, 0)}))
         peer.respond(peer.request(), M.MetadataResponse())
         peer.wait_for_end()
 

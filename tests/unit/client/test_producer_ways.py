@@ -19,11 +19,10 @@ from kbroker.client.errors import BrokerError, ClientError
 from kbroker.client.producer.errors import QueueFull, RecordTooLarge
 from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord
 from kbroker.errors import ErrorCode
-from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec, inflate
+from tests.kit.brokers.answers import Ranges
 from tests.kit.brokers.produce import ProduceBroker
-from tests.kit.brokers.scripted import Peer
 from tests.kit.kafka.process import Kafka4InMemory, KafkaInMemory
 from tests.kit.parts.processors import wait_until
 from tests.unit.client.test_producer import SECONDS, producer_of
@@ -251,20 +250,8 @@ def test_a_compressed_batch_that_is_too_large_is_split(codec: str) -> None:
 class OldBroker(ProduceBroker):
     """Speaks as Kafka 0.10: no producer ids, and message sets."""
 
-    def serve(self, peer: Peer) -> None:
-        while True:
-            asked = peer.request()
-            if asked.api_key == ApiKey.API_VERSIONS:
-                entry = M.ApiVersionsResponse.ApiVersion
-                ranges = {key: (v.min, v.max) for key, v in SERVED.items()} | {ApiKey.PRODUCE: self.versions}
-                del ranges[ApiKey.INIT_PRODUCER_ID]
-                served = [entry(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()]
-                peer.respond(asked, M.ApiVersionsResponse(api_keys=served))
-            elif asked.api_key == ApiKey.METADATA:
-                peer.respond(asked, self.metadata(asked))
-            elif not self.produce(peer, asked):
-                peer.reset()
-                return
+    def served(self) -> Ranges:
+        return {key: versions for key, versions in super().served().items() if key != ApiKey.INIT_PRODUCER_ID}
 
     def append(self, key: tuple[str, int], data: bytes) -> tuple[ErrorCode, int]:
         offset = len(self.logs[key])

@@ -18,6 +18,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
+from tests.kit.brokers import answers
 from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
 from tests.kit.brokers.whole import WholeBroker
 
@@ -192,23 +193,14 @@ class Liar:
         self.broker = ScriptedBroker(self.script)
 
     def script(self, peer: Peer) -> None:
-        asked = peer.serve_versions()
-        R = M.MetadataResponse
-        while True:
+        for asked in peer.requests():
             if asked.api_key == ApiKey.METADATA:
-                partition = R.MetadataResponsePartition(
-                    partition_index=0, leader_id=0, leader_epoch=0, replica_nodes=[0], isr_nodes=[0]
-                )
-                topics = [R.MetadataResponseTopic(name="t", partitions=[partition])]
-                nodes = [R.MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self.broker.port)]
-                peer.respond(asked, R(brokers=nodes, controller_id=0, topics=topics))
+                topics = [answers.topic("t", [0], leader_epoch=0)]
+                peer.respond(asked, answers.metadata({0: self.broker.port}, topics))
+            elif isinstance(answer := self.answer(asked), bytes):
+                peer.answer(asked.correlation_id, b"\0" + answer)
             else:
-                answer = self.answer(asked)
-                if isinstance(answer, bytes):
-                    peer.answer(asked.correlation_id, b"\0" + answer)
-                else:
-                    peer.respond(asked, answer)
-            asked = peer.request()
+                peer.respond(asked, answer)
 
     def consumer(self, **options: Any) -> SimpleConsumer:
         quick = {"retry_backoff_ms": 1, "reconnect_backoff_ms": 1, "default_api_timeout_ms": 1_000}

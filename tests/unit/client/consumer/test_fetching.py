@@ -16,6 +16,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record
+from tests.kit.brokers import answers
 from tests.kit.brokers.fetch import FetchBroker
 from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
 from tests.kit.models.consumer import Log, LogBatch
@@ -47,10 +48,8 @@ class Leader:
         self.broker = ScriptedBroker(self.script)
 
     def script(self, peer: Peer) -> None:
-        asked = peer.serve_versions(self.highest)
-        while True:
+        for asked in peer.requests(answers.up_to(self.highest)):
             peer.respond(asked, self.answer(asked))
-            asked = peer.request()
 
     def answer(self, asked: Asked) -> M.Message:
         message: Any = asked.message
@@ -77,12 +76,7 @@ class Leader:
         return self.fetch.answer(message)  # type: ignore[no-any-return]
 
     def describe(self) -> M.Message:
-        partition = M.MetadataResponse.MetadataResponsePartition(
-            partition_index=0, leader_id=1, leader_epoch=self.epoch, replica_nodes=[1], isr_nodes=[1]
-        )
-        node = M.MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.broker.port)
-        topic = M.MetadataResponse.MetadataResponseTopic(name=TOPIC, partitions=[partition])
-        return M.MetadataResponse(brokers=[node], controller_id=1, topics=[topic])
+        return answers.metadata({1: self.broker.port}, [answers.topic(TOPIC, [1], leader_epoch=self.epoch)])
 
     def tell_end(self, message: Any) -> M.Message:
         ask = message.topics[0].partitions[0]

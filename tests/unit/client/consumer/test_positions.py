@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import Record
+from tests.kit.brokers import answers
 from tests.kit.brokers.fetch import FetchBroker
 from tests.kit.brokers.process import free_port
 from tests.kit.brokers.scripted import Asked, Peer, ScriptedBroker
@@ -41,10 +42,8 @@ class Leaders:
 
     def script(self, peer: Peer) -> None:
         fetch = FetchBroker(self.logs, 12, sessions=False)
-        asked = peer.serve_versions()
-        while True:
+        for asked in peer.requests():
             peer.respond(asked, self.answer(asked, fetch))
-            asked = peer.request()
 
     def answer(self, asked: Asked, fetch: FetchBroker) -> M.Message:
         message: Any = asked.message
@@ -61,18 +60,9 @@ class Leaders:
         return fetch.answer(message)  # type: ignore[no-any-return]
 
     def describe(self) -> M.Message:
-        R = M.MetadataResponse
-        partitions = [
-            R.MetadataResponsePartition(partition_index=n, leader_id=n + 1, leader_epoch=0, replica_nodes=[n + 1])
-            for n in range(2)
-        ]
-        nodes = [
-            R.MetadataResponseBroker(node_id=at, host="127.0.0.1", port=port) for at, port in enumerate(self.ports, 1)
-        ]
-        topic = R.MetadataResponseTopic(
-            name=TOPIC, error_code=self.topic_error, partitions=[] if self.topic_error else partitions
-        )
-        return R(brokers=nodes, controller_id=1, topics=[topic])
+        leaders = [] if self.topic_error else [1, 2]
+        topic = answers.topic(TOPIC, leaders, leader_epoch=0, error_code=self.topic_error)
+        return answers.metadata(dict(enumerate(self.ports, 1)), [topic])
 
     def tell_offsets(self, message: Any) -> M.Message:
         R = M.ListOffsetsResponse
