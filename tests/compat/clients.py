@@ -21,6 +21,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
+Scenario = tuple[str, dict[str, Any]]
+"""Its name and arguments."""
+
+
 @dataclass(frozen=True)
 class Client:
     """A client library. `prepare` installs what it needs, once, and returns the driver's command."""
@@ -36,15 +40,20 @@ class Client:
     """Arguments for the driver in every scenario, such as the broker's version that the client is to assume."""
     is_old: bool = False
     """It speaks like clients before Kafka 0.11: messages of magic 0 and 1, without headers."""
+    does_several: bool = True
+    """Whether one process of its driver does several scenarios, one after the other."""
 
-    def start(self, scenario: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
+    def start(self, *scenarios: Scenario) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [*self.prepare(), scenario, json.dumps({**self.settings, **arguments})]
+        command = self.prepare()
+        for name, arguments in scenarios:
+            command += [name, json.dumps({**self.settings, **arguments})]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
         )
 
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 110) -> dict[str, Any]:
+    def finish(self, process: subprocess.Popen[str], count: int = 1, timeout_s: float = 110) -> list[dict[str, Any]]:
+        """Wait for a process that does `count` scenarios. Return what each found."""
         try:
             output, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -54,11 +63,16 @@ class Client:
                 f"{self.name} did not end in {timeout_s} s\n{output[-1000:]}\n{errors[-3000:]}"
             ) from None
         assert process.returncode == 0, f"{self.name} failed\n{output[-1000:]}\n{errors[-3000:]}"
-        result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-        return result
+        return [json.loads(line) for line in output.strip().splitlines()[-count:]]
 
     def run(self, scenario: str, **arguments: Any) -> dict[str, Any]:
-        return self.finish(self.start(scenario, arguments))
+        return self.run_all((scenario, arguments))[0]
+
+    def run_all(self, *scenarios: Scenario) -> list[dict[str, Any]]:
+        """Do the scenarios in turn, in one process where the driver can: most of a JVM's time is its start."""
+        if self.does_several:
+            return self.finish(self.start(*scenarios), len(scenarios))
+        return [found for one in scenarios for found in self.finish(self.start(one))]
 
 
 def python(folder: str, name: str, *packages: str) -> Callable[[], list[str]]:
@@ -178,6 +192,7 @@ NEW = [
     Client(
         "kafkajs",
         node("kafkajs"),
+        does_several=False,
         codecs=("none", "gzip", "snappy", "lz4"),
         lacks={
             "overlapping aborts": "it notes one aborted transaction for each record it reads: the next is let through"
@@ -255,8 +270,10 @@ def console_of_0_9(language: str, lacks: dict[str, str], **settings: Any) -> Cli
 KAFKA_PYTHON_SEES = ((0, 8, 2), (0, 9), (0, 10), (0, 10, 1))
 OLD = [
     *map(pykafka_of, ("0.8.2", "0.9.0", "0.10.0")),
-    Client("kafka-node", node("kafka-node"), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True),
-    Client("no-kafka", node("no-kafka"), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True),
+    *(
+        Client(name, node(name), codecs=CODECS[:3], lacks={"admin": NO_ADMIN}, is_old=True, does_several=False)
+        for name in ("kafka-node", "no-kafka")
+    ),
     *(kafka_python_of(version, seen) for version in ("1.4.7", "2.0.2") for seen in KAFKA_PYTHON_SEES),
     *map(librdkafka_of, ("0.8.2", "0.9.0")),
     console_of_0_9(

@@ -1,4 +1,4 @@
-"""The scenario `transactions` of tests/compat/README.md, for the drivers in Python: steps come in, answers go out."""
+"""What a driver in Python is told and answers: its scenarios, and the steps of the scenario `transactions`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ Json = dict[str, Any]
 
 def answer(found: Json) -> None:
     print(json.dumps(found), flush=True)
+
+
+def run(scenarios: dict[str, Callable[[Json], Json]]) -> None:
+    """Do the scenarios of the command line, each with the arguments behind it, and print what each found."""
+    for name, arguments in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        answer(scenarios[name](json.loads(arguments)))
 
 
 def converse(known: dict[str, Callable[[Json], Json | None]], errors: type[Exception]) -> Json:

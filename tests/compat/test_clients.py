@@ -74,6 +74,10 @@ def produce_arguments(broker: BrokerProcess, topic: str, **changes: Any) -> dict
     return {**defaults, **changes}
 
 
+def consume_arguments(broker: BrokerProcess, topic: str, count: int) -> dict[str, Any]:
+    return {"bootstrap": broker.address, "topic": topic, "count": count, "timeout_s": 60}
+
+
 @pytest.mark.parametrize(
     "count", [COUNT // 25, pytest.param(COUNT, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
@@ -81,31 +85,36 @@ def test_every_record_of_every_codec_is_there_again_after_a_restart(client: Clie
     codecs = [codec for codec in CODECS if codec in client.codecs]
     with new_broker() as broker:
         topics = {codec: create_topic(broker, 3) for codec in codecs}
-        for codec, topic in topics.items():
-            done = client.run("produce", **produce_arguments(broker, topic, count=count, codec=codec))
-            assert done == {"acked": count, "checksum": checksum(0, count, SIZE, False, False)}, codec
+        expected = checksum(0, count, SIZE, False, False)
+        asked = [produce_arguments(broker, topic, count=count, codec=codec) for codec, topic in topics.items()]
+        written = client.run_all(*(("produce", one) for one in asked))
+        assert written == [{"acked": count, "checksum": expected}] * len(codecs), codecs
         broker.restart()
-        for codec, topic in topics.items():
-            read = client.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=60)
-            assert (read["count"], read["checksum"]) == (count, checksum(0, count, SIZE, False, False)), codec
+        found = client.run_all(*(("consume", consume_arguments(broker, topic, count)) for topic in topics.values()))
+        for codec, read in zip(codecs, found, strict=True):
+            assert (read["count"], read["checksum"]) == (count, expected), codec
             assert all(ascending for _, _, ascending in read["partitions"].values())
 
 
 @pytest.mark.parametrize("count", [COUNT // 4, pytest.param(COUNT, marks=pytest.mark.slow)])
 def test_one_topic_takes_many_records(client: Client, broker: BrokerProcess, count: int) -> None:
     topic = create_topic(broker, 4)
-    done = client.run("produce", **produce_arguments(broker, topic, count=count, acks=1))
+    done, read = client.run_all(
+        ("produce", produce_arguments(broker, topic, count=count, acks=1)),
+        ("consume", consume_arguments(broker, topic, count)),
+    )
     assert done == {"acked": count, "checksum": checksum(0, count, SIZE, False, False)}
-    read = client.run("consume", bootstrap=broker.address, topic=topic, count=count, timeout_s=60)
     assert (read["count"], read["checksum"]) == (count, done["checksum"])
 
 
 def test_headers_and_null_keys_and_values_come_back(client: Client, broker: BrokerProcess) -> None:
     can(client, "nulls")
     topic = create_topic(broker, 2)
-    done = client.run("produce", **produce_arguments(broker, topic, count=2000, headers=True, nulls=True))
+    done, read = client.run_all(
+        ("produce", produce_arguments(broker, topic, count=2000, headers=True, nulls=True)),
+        ("consume", consume_arguments(broker, topic, 2000)),
+    )
     assert done["acked"] == 2000
-    read = client.run("consume", bootstrap=broker.address, topic=topic, count=2000, timeout_s=30)
     assert (read["count"], read["checksum"]) == (2000, done["checksum"])
 
 
@@ -113,11 +122,11 @@ def form_a_group(client: Client, broker: BrokerProcess, assignor: str | None, st
     """Run two members, one after the other and then both; every record is read and its offset committed."""
     count = 20_000
     topic = create_topic(broker, 4)
-    client.run("produce", **produce_arguments(broker, topic, count=count))
-    done = client.run(
-        "group", bootstrap=broker.address, topic=topic, group=f"g-{topic}", count=count, timeout_s=90,
-        assignor=assignor, static=static,
-    )  # fmt: skip
+    group = {
+        "bootstrap": broker.address, "topic": topic, "group": f"g-{topic}", "count": count, "timeout_s": 90,
+        "assignor": assignor, "static": static,
+    }  # fmt: skip
+    _, done = client.run_all(("produce", produce_arguments(broker, topic, count=count)), ("group", group))
     assert done["distinct"] == count
     assert min(done["members"]) > 0
     assert done["committed"] in (count, None)
@@ -145,8 +154,8 @@ def test_seek_and_lookup_by_time(client: Client, broker: BrokerProcess) -> None:
     client.run("produce", **produce_arguments(broker, topic, count=100))
     time.sleep(0.01)  # the two halves must differ in their timestamps
     middle_ms = time.time_ns() // 1_000_000
-    client.run("produce", **produce_arguments(broker, topic, first=100, count=100))
-    done = client.run("seek", bootstrap=broker.address, topic=topic, partition=0, offset=42, timestamp_ms=middle_ms)
+    seek = {"bootstrap": broker.address, "topic": topic, "partition": 0, "offset": 42, "timestamp_ms": middle_ms}
+    _, done = client.run_all(("produce", produce_arguments(broker, topic, first=100, count=100)), ("seek", seek))
     assert done == {"at_offset": 42, "by_time": None if done["by_time"] is None else 100, "earliest": 0, "latest": 200}
     assert done["by_time"] is not None or client.is_old or client.settings
 
@@ -154,8 +163,9 @@ def test_seek_and_lookup_by_time(client: Client, broker: BrokerProcess) -> None:
 def test_a_message_at_the_limit_passes_and_one_over_is_refused(client: Client, broker: BrokerProcess) -> None:
     can(client, "limits")
     topic = create_topic(broker, 1, **{"max.message.bytes": "300000"})
-    assert client.run("limits", bootstrap=broker.address, topic=topic, size=299_900) == {"ok": True, "error": None}
-    over = client.run("limits", bootstrap=broker.address, topic=topic, size=300_000)
+    asked = [("limits", {"bootstrap": broker.address, "topic": topic, "size": size}) for size in (299_900, 300_000)]
+    under, over = client.run_all(*asked)
+    assert under == {"ok": True, "error": None}
     assert not over["ok"]
     assert over["error"]
 
@@ -181,12 +191,15 @@ def test_a_producer_goes_on_through_a_restart_of_the_broker(client: Client) -> N
     can(client, "restart")
     with new_broker() as broker:
         topic = create_topic(broker, 2)
-        process = client.start("produce", produce_arguments(broker, topic, count=30_000, pause_ms=100))
-        time.sleep(1.5)
+        process = client.start(("produce", produce_arguments(broker, topic, count=20_000, pause_ms=100)))
+        deadline = time.monotonic() + 60
+        while not any(log.stat().st_size for log in broker.data.glob(f"{topic}-*/*.log")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
         broker.restart()
-        done = client.finish(process)
+        (done,) = client.finish(process)
         assert done["acked"] > 10_000
-        read = client.run("consume", bootstrap=broker.address, topic=topic, count=done["acked"], timeout_s=30)
+        read = client.run("consume", **consume_arguments(broker, topic, done["acked"]))
         assert read["count"] >= done["acked"]
 
 
@@ -207,6 +220,7 @@ def test_a_client_that_offers_its_metrics_is_told_once_that_none_are_wanted(clie
             return int(counted[1]) if counted else 0
 
         before = asked()  # by the admin client that has made the topic
-        client.run("produce", **produce_arguments(broker, topic, count=100))
+        # Not so fast that it has ended before it asks.
+        client.run("produce", **produce_arguments(broker, topic, count=1001, pause_ms=200))
         assert asked() == before + 1
         assert "closed" not in broker.output

@@ -44,14 +44,13 @@ def broker() -> Iterator[BrokerProcess]:
 def form_a_group(client: Client, broker: BrokerProcess, **changes: Any) -> str:
     """Run two members, one after the other and then both; every record is read and committed. Return the topic."""
     topic = create_topic(broker, 4)
-    client.run("produce", **produce_arguments(broker, topic, count=COUNT))
     arguments: dict[str, Any] = {
         "bootstrap": broker.address, "topic": topic, "group": f"g-{topic}", "count": COUNT, "timeout_s": 90,
         "assignor": None, "static": False, "protocol": "consumer", **changes,
     }  # fmt: skip
     if "pattern" in changes:
         arguments["pattern"] = changes["pattern"].format(topic=topic)
-    done = client.run("group", **arguments)
+    _, done = client.run_all(("produce", produce_arguments(broker, topic, count=COUNT)), ("group", arguments))
     assert done["distinct"] == COUNT
     assert min(done["members"]) > 0
     assert done["committed"] == COUNT

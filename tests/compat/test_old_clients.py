@@ -46,8 +46,8 @@ def written(
         produce_arguments(broker, topic, first=at * COUNT, count=COUNT, size=SIZE, codec=codec, **changes)
         for at, codec in enumerate(codecs)
     ]
-    for process in [writer.start("produce", one) for one in arguments]:
-        assert writer.finish(process)["acked"] == COUNT
+    for process in [writer.start(("produce", one)) for one in arguments]:
+        assert writer.finish(process)[0]["acked"] == COUNT
     return topic, COUNT * len(codecs)
 
 

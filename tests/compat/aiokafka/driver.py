@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from typing import Any
 
@@ -16,7 +14,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, TopicAlreadyExistsError
 
-from tests.compat.conversation import converse_async
+from tests.compat.conversation import converse_async, run
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -286,4 +284,4 @@ async def transactions(a: Json) -> Json:
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
     scenarios["transactions"] = transactions
-    print(json.dumps(asyncio.run(scenarios[sys.argv[1]](json.loads(sys.argv[2])))))
+    run({name: lambda a, scenario=scenario: asyncio.run(scenario(a)) for name, scenario in scenarios.items()})

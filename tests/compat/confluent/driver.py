@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.compat.conversation import converse
+from tests.compat.conversation import converse, run
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -340,4 +338,4 @@ def transactions(a: Json) -> Json:
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin}
     scenarios["transactions"] = transactions
-    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
+    run(scenarios)

@@ -324,9 +324,12 @@ func admin() result {
 }
 
 func main() {
-	check(json.Unmarshal([]byte(os.Args[2]), &a))
 	scenarios := map[string]func() result{"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits, "admin": admin, "transactions": transactions}
-	text, err := json.Marshal(scenarios[os.Args[1]]())
-	check(err)
-	fmt.Println(string(text))
+	for i := 1; i < len(os.Args); i += 2 {
+		a = arguments{}
+		check(json.Unmarshal([]byte(os.Args[i+1]), &a))
+		text, err := json.Marshal(scenarios[os.Args[i]]())
+		check(err)
+		fmt.Println(string(text))
+	}
 }

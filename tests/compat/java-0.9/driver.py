@@ -6,14 +6,13 @@ class path comes in KAFKA_CLASSPATH. Consumers that need a ZooKeeper are left ou
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.compat.conversation import run
 from tests.compat.records import checksum, fingerprint, record
 from tests.kit.kafka.java_program import java
 
@@ -116,4 +115,4 @@ def seek(a: Json) -> Json:
 
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "seek": seek}
-    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
+    run(scenarios)

@@ -287,9 +287,13 @@ public class Driver {
     }
 
     public static void main(String[] arguments) throws Exception {
-        a = JSON.readTree(arguments[1]);
+        for (int i = 0; i < arguments.length; i += 2) run(arguments[i], arguments[i + 1]);
+    }
+
+    static void run(String scenario, String told) throws Exception {
+        a = JSON.readTree(told);
         ObjectNode result = JSON.createObjectNode();
-        switch (arguments[0]) {
+        switch (scenario) {
             case "produce" -> produce(result);
             case "consume" -> consume(result);
             case "group" -> group(result);
@@ -298,7 +302,7 @@ public class Driver {
             case "limits" -> limits(result);
             case "admin" -> admin(result);
             case "transactions" -> Transactions.converse();
-            default -> throw new IllegalArgumentException(arguments[0]);
+            default -> throw new IllegalArgumentException(scenario);
         }
         System.out.println(JSON.writeValueAsString(result));
     }

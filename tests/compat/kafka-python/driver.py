@@ -6,7 +6,6 @@ With `api_version` it assumes that the broker has that version, and does not ask
 from __future__ import annotations
 
 import json
-import sys
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ from kafka.errors import CommitFailedError, KafkaError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tests.compat import group
+from tests.compat.conversation import run
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -271,4 +271,4 @@ if __name__ == "__main__":
         "limits": limits,
         "admin": admin,
     }
-    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
+    run(scenarios)

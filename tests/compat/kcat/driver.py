@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from typing import Any
 
+from tests.compat.conversation import run
 from tests.compat.records import checksum, fingerprint, record
 
 Json = dict[str, Any]
@@ -134,4 +133,4 @@ def limits(a: Json) -> Json:
 
 if __name__ == "__main__":
     scenarios = {"produce": produce, "consume": consume, "group": group, "seek": seek, "limits": limits}
-    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
+    run(scenarios)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import queue
-import sys
 import time
 from typing import Any
 
@@ -13,6 +11,7 @@ from pykafka.common import CompressionType, OffsetType
 from pykafka.exceptions import KafkaException, MessageSizeTooLarge
 
 from tests.compat import group
+from tests.compat.conversation import run
 from tests.compat.records import fingerprint, record
 
 Json = dict[str, Any]
@@ -167,4 +166,4 @@ if __name__ == "__main__":
         "seek": seek,
         "limits": limits,
     }
-    print(json.dumps(scenarios[sys.argv[1]](json.loads(sys.argv[2]))))
+    run(scenarios)
