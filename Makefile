@@ -40,11 +40,14 @@ clean:
 	find kbroker/_core -name "*.so" -delete
 
 # --- proving ----------------------------------------------------------------------------------------
-# Most of a test's time it waits for other programs: three at a time keep two cores busy. A process that had to be ended
-# is not begun again: it would run into the same.
+# Compiling leaves a core free now and then, and installing waits for the network: they go on side by side. Most of a
+# test's time it waits for other programs: three at a time keep two cores busy. A process that had to be ended is not
+# begun again: it would run into the same. Bytecode of the tests is kept, also where the environment forbids it: else
+# each process makes that of all of them for itself.
 PROCESSES ?= 3
-test: build $(VENV)/test-installed
-	$(PY) -m pytest --numprocesses $(PROCESSES) --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
+test:
+	@$(MAKE) --no-print-directory --jobs 2 build $(VENV)/test-installed
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses $(PROCESSES) --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
 
 test-all: build $(VENV)/test-installed
 	$(PY) -m pytest

@@ -26,6 +26,9 @@ engine.MAX_SHRINKING_SECONDS = 30
 SHARED = re.compile(r"tests/(?:client_suite/.*\[(kbroker|kafka-[\d.]+)|(spark)/)")
 """Those of the client suite share a broker: which, is the first of a test's parameters. All about Spark share that."""
 
+UNIT = re.compile(r"tests/unit/[^/]+")
+"""A folder of unit tests, or a file that is in none."""
+
 HANGS_S = 60.0
 """A test that is not over so long after its time waits where no signal is heard: not in Python."""
 
@@ -66,6 +69,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return shared[1] or shared[2] if shared else str(super()._split_scope(nodeid))
 
     return ByWhatIsShared(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In some folders tests wait, in others they compute: they take turns, and side by side keep all cores busy.
+
+    Files of a folder keep their order, and are spread over the run. What is not a unit test lasts longer, and is
+    through after three quarters. Spark, whose files follow each other in one process, begins.
+    """
+    files: dict[str, dict[str, int]] = {}
+    for item in items:
+        folder, file = place_of(item)
+        known = files.setdefault(folder, {})
+        known.setdefault(file, len(known))
+
+    def turn(item: pytest.Item) -> float:
+        folder, file = place_of(item)
+        share = (files[folder][file] + 0.5) / len(files[folder])
+        return {"tests/spark": 0.0, "tests": 0.75 * share}.get(folder, share)
+
+    items.sort(key=turn)
+
+
+def place_of(item: pytest.Item) -> tuple[str, str]:
+    """The file of a test, behind its folder below tests/unit; all others but those of Spark count as one folder."""
+    file = item.nodeid.partition("::")[0]
+    unit = UNIT.match(file)
+    return (unit[0] if unit else "tests/spark" if file.startswith("tests/spark/") else "tests"), file
 
 
 @pytest.fixture
