@@ -32,6 +32,9 @@ MAX_PRODUCER_EPOCH = 2**15 - 1
 LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 """The last epoch that a client gets. One more is left, with which the coordinator can fence it."""
 
+FEATURE = "transaction.version"
+"""The name of the feature whose levels are the transaction versions (KIP-584)."""
+
 FIRST_VERSION, EPOCH_VERSION = 0, 2
 """The client's transaction version (Kafka: TransactionVersion). On disk. In EPOCH_VERSION each transaction has its own
 epoch."""

@@ -32,13 +32,13 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import find_store, found_partitions, refuse_foreign
 from kbroker.server.group_topics import image_topics
 from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.handlers.shared.services import Services
 from kbroker.server.local_markers import LocalMarkers
 from kbroker.server.local_partitions import LocalPartitions, StateTopic, internal_topics
 from kbroker.server.log_options import storage_options
 from kbroker.server.on_demand import OnDemand
-from kbroker.server.processor import ProcessorLimits, Processors
+from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
-from kbroker.server.services import Services
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -221,8 +221,8 @@ class Broker:
             cluster=self._topics,
             broker_configs=self._broker_configs,
             logs=self._logs,
-            groups=self._groups,
-            transactions=self._transactions,
+            groups=self._groups.get,
+            transactions=self._transactions.get,
             markers=self._markers,
             consumer_offsets=self._consumer_offsets,
             producer_ids=self._producer_ids,

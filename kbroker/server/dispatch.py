@@ -15,8 +15,8 @@ from kbroker.errors import AnswerTooLarge, ErrorCode, KbrokerError, MalformedByt
 from kbroker.protocol.api import ApiKey, request_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.protocol.messages import Message
+from kbroker.server.handlers.shared.services import Services
 from kbroker.server.request_channel import RequestChannel
-from kbroker.server.services import Services
 
 logger = logging.getLogger(__name__)
 

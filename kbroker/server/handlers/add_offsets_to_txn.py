@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.server.answering import answer
-from kbroker.server.handlers.producer_errors import for_version
+from kbroker.server.handlers.shared.answering import answer
+from kbroker.server.handlers.shared.producer_errors import for_version
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 FENCED_FROM = 2
 

@@ -1,6 +1,11 @@
-"""AlterConfigs (key 33), versions 0 to 2: replace all of a resource's own configs (KIP-133). v2 flexible.
+"""AlterConfigs, key 33, versions 0 to 2: replace all of a resource's own configs (KIP-133).
 
 A config that the request does not name goes back to its default. IncrementalAlterConfigs changes single configs.
+Leaves out: loggers, client metrics.
+
+v0  first
+v1  the throttle is applied after the response
+v2  flexible
 """
 
 from __future__ import annotations
@@ -8,9 +13,9 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Op, Wish
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_alteration import Alteration, outcomes
-from kbroker.server.handlers.config_resources import ResourceType
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.shared.config_resources import ResourceType
+from kbroker.server.handlers.shared.services import Services
 
 Result = M.AlterConfigsResponse.AlterConfigsResourceResponse
 

@@ -1,7 +1,13 @@
-"""ApiVersions (key 18), versions 0 to 4: the APIs, their versions and the features that this broker has.
+"""ApiVersions, key 18, versions 0 to 4: the APIs, their versions and the features that this broker has.
 
-v1 throttle time    v3 flexible; client name and version (KIP-511), features (KIP-584)    v4 features from level 0 on
 The compiled core answers a version that is not served, with error 35 (UNSUPPORTED_VERSION) in version 0.
+Leaves out: nothing.
+
+v0  first
+v1  throttle time
+v2  as v1; the throttle is applied after the response
+v3  flexible; client name and version (KIP-511), features (KIP-584)
+v4  features from level 0 on
 """
 
 from __future__ import annotations
@@ -12,13 +18,12 @@ from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED
-from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION
-from kbroker.server.services import Services
+from kbroker.rules.transaction import EPOCH_VERSION, FEATURE, FIRST_VERSION
+from kbroker.server.handlers.shared.services import Services
 
 FIRST_VERSION_WITH_CLIENT = 3
 FIRST_VERSION_WITH_FEATURES = 3
 FIRST_VERSION_WITH_ZERO = 4
-TRANSACTION_FEATURE = "transaction.version"
 FEATURES_EPOCH = 0
 """Features never change: UpdateFeatures refuses every update that would change one."""
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -47,7 +52,7 @@ def _response(version: int) -> M.ApiVersionsResponse:
         ]
     )
     if version >= FIRST_VERSION_WITH_FEATURES:
-        name = TRANSACTION_FEATURE
+        name = FEATURE
         answer.finalized_features_epoch = FEATURES_EPOCH
         answer.finalized_features = [
             R.FinalizedFeatureKey(name=name, min_version_level=EPOCH_VERSION, max_version_level=EPOCH_VERSION)

@@ -16,12 +16,12 @@ from kbroker.errors import ErrorCode
 from kbroker.groups.consumer_groups import DescribedConsumerGroup, NamedTopics
 from kbroker.protocol import messages as M
 from kbroker.rules.consumer_group_member import Assignment, ConsumerMember
-from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
-from kbroker.server.handlers.naming import each_once
+from kbroker.server.handlers.shared.authorized_operations import NOT_ASKED_FOR, ON_GROUP
+from kbroker.server.handlers.shared.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 

@@ -22,11 +22,11 @@ from kbroker.rules.consumer_group_member import (
     Claimed,
     EpochsByPartition,
 )
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 MEMBER_MAKES_ID_FROM = 1
 

@@ -1,9 +1,13 @@
-"""CreatePartitions (key 37), versions 0 to 3: more partitions for topics (KIP-195).
-
-v2 flexible    v3 as v2; the client understands THROTTLING_QUOTA_EXCEEDED (KIP-599)
+"""CreatePartitions, key 37, versions 0 to 3: more partitions for topics (KIP-195).
 
 The partitions are durable when the request is answered. A `timeout_ms` that is not positive is answered with
 REQUEST_TIMED_OUT at once, and nothing is done.
+Leaves out: quotas.
+
+v0  first
+v1  the throttle is applied after the response
+v2  flexible
+v3  as v2; the client understands THROTTLING_QUOTA_EXCEEDED (KIP-599)
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from collections import Counter
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.changes import tell_change
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.changes import log_change
+from kbroker.server.handlers.shared.services import Services
 
 Result = M.CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -39,5 +43,5 @@ def handle(services: Services, request: Request, message: M.CreatePartitionsRequ
         except KbrokerError as error:
             results.append(Result(name=name, error_code=error.code, error_message=error.client_message))
     if not message.validate_only:
-        tell_change(request, "topics grown:", grown)
+        log_change(request, "topics grown:", grown)
     return M.CreatePartitionsResponse(results=results)

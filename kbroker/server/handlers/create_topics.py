@@ -1,11 +1,18 @@
-"""CreateTopics (key 19), versions 0 to 7.
-
-v1 validation only, error messages    v2 throttle time (KIP-124)    v4 the broker's defaults for counts (KIP-464)
-v5 flexible; the response has the topic's configs (KIP-525)    v7 topic ids (KIP-516)
+"""CreateTopics, key 19, versions 0 to 7: new topics.
 
 The topics are durable when the request is answered: committed to the coordination store, their logs on disk. So nothing
 is waited for, and `timeout_ms` matters only if it is not positive: REQUEST_TIMED_OUT is answered at once and nothing is
-created, as in Kafka's KRaft mode. Left out: policies.
+created, as in Kafka's KRaft mode.
+Leaves out: policies, quotas.
+
+v0  first
+v1  validation only, error messages
+v2  throttle time (KIP-124)
+v3  as v2; the throttle is applied after the response
+v4  the broker's defaults for counts (KIP-464)
+v5  flexible; the response has the topic's configs (KIP-525)
+v6  as v5; the client understands THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v7  topic ids (KIP-516)
 """
 
 from __future__ import annotations
@@ -19,8 +26,8 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.changes import quoted, tell_change
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.changes import log_change, quoted
+from kbroker.server.handlers.shared.services import Services
 
 R = M.CreateTopicsResponse
 Result = M.CreateTopicsResponse.CreatableTopicResult
@@ -38,7 +45,7 @@ def handle(services: Services, request: Request, message: M.CreateTopicsRequest)
     results = dict(zip((new.name for new in wanted), outcomes, strict=True))
     if not message.validate_only:
         made = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
-        tell_change(request, "topics created:", [f"{topic.name} ({_described(topic)})" for topic in made])
+        log_change(request, "topics created:", [f"{topic.name} ({_described(topic)})" for topic in made])
     image = services.cluster.image
     with_configs = request.api_version >= FIRST_VERSION_WITH_CONFIGS
     response = R()

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.naming import each_once
+from kbroker.server.handlers.shared.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 
 def handle(services: Services, request: Request, message: M.DeleteGroupsRequest) -> M.DeleteGroupsResponse:

@@ -1,10 +1,13 @@
-"""DeleteRecords (key 21), versions 0 to 2: stop serving the records below an offset (KIP-107).
-
-v2 flexible (KIP-482)
+"""DeleteRecords, key 21, versions 0 to 2: stop serving the records below an offset (KIP-107).
 
 Offset -1 means the high watermark. Segments that are wholly below the new log start offset are deleted by the next
-retention check. Internal topics are refused, and so are topics that are only compacted. `timeout_ms` is not used: there
-are no followers to wait for. Each log directory writes one checkpoint for the whole request.
+retention check. Internal topics are refused, and so are topics that are only compacted. Each log directory writes one
+checkpoint for the whole request.
+Leaves out: `timeout_ms`, because there are no followers to wait for.
+
+v0  first
+v1  the throttle is applied after the response
+v2  flexible (KIP-482)
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import INTERNAL_TOPICS, number_key
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.changes import tell_change
-from kbroker.server.handlers.leader import leader_log
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.changes import log_change
+from kbroker.server.handlers.shared.leader import leader_log
+from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log import Log
 
 HIGH_WATERMARK = -1
@@ -50,7 +53,7 @@ def handle(services: Services, request: Request, message: M.DeleteRecordsRequest
         for part in topic.partitions
         if not part.error_code
     ]
-    tell_change(request, "records deleted:", deleted)
+    log_change(request, "records deleted:", deleted)
     return response
 
 

@@ -1,10 +1,17 @@
-"""DeleteTopics (key 20), versions 0 to 6.
-
-v1 throttle time (KIP-124)    v4 flexible    v5 error messages (KIP-599)    v6 topics by id (KIP-516)
+"""DeleteTopics, key 20, versions 0 to 6: delete topics with all their records.
 
 The deletion is durable when the request is answered: no client sees the topic any more. Its files are deleted in the
 background. A `timeout_ms` that is not positive is answered with REQUEST_TIMED_OUT at once, and nothing is deleted.
 Results come in the order of the request; Kafka's order is random.
+Leaves out: quotas.
+
+v0  first
+v1  throttle time (KIP-124)
+v2  as v1; the throttle is applied after the response
+v3  as v2; the client understands TOPIC_DELETION_DISABLED
+v4  flexible
+v5  error messages (KIP-599)
+v6  topics by id (KIP-516)
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ from kbroker._core.server.request import Request
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.changes import tell_change
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.changes import log_change
+from kbroker.server.handlers.shared.services import Services
 
 R = M.DeleteTopicsResponse
 Result = M.DeleteTopicsResponse.DeletableTopicResult
@@ -57,7 +64,7 @@ def handle(services: Services, request: Request, message: M.DeleteTopicsRequest)
             response.responses.append(Result(name=topic.name, topic_id=topic.topic_id.bytes))
         except KbrokerError as error:
             response.responses.append(_refused(state, error))
-    tell_change(
+    log_change(
         request, "topics deleted:", [each.name for each in response.responses if not each.error_code and each.name]
     )
     return response

@@ -1,7 +1,10 @@
-"""DescribeCluster (key 60), versions 0 to 1: the cluster's id, its brokers and its controller (KIP-700).
+"""DescribeCluster, key 60, versions 0 to 1: the cluster's id, its brokers and its controller (KIP-700).
 
-v1 whether brokers or controllers are asked for (KIP-919). Asking for controllers is answered with
-   MISMATCHED_ENDPOINT_TYPE, as by a broker of Kafka: this broker has no controller listener.
+Leaves out: nothing.
+
+v0  first
+v1  whether brokers or controllers are asked for (KIP-919). Asking for controllers is answered with
+    MISMATCHED_ENDPOINT_TYPE, as by a broker of Kafka: this broker has no controller listener.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers import authorized_operations
-from kbroker.server.handlers.brokers import reachable_brokers
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared import authorized_operations
+from kbroker.server.handlers.shared.reachable_brokers import reachable_brokers
+from kbroker.server.handlers.shared.services import Services
 
 BROKERS, CONTROLLERS = 1, 2
 

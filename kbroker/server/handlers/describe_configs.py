@@ -1,8 +1,13 @@
-"""DescribeConfigs (key 32), versions 0 to 4: settings of topics, groups, this broker and its loggers (KIP-133).
+"""DescribeConfigs, key 32, versions 0 to 4: settings of topics, groups, this broker and its loggers (KIP-133).
 
-v1 sources and synonyms in place of "is default" (KIP-226)    v3 types and documentation (KIP-569)    v4 flexible
+A broker's configs are kbroker's settings.
+Leaves out: client metrics.
 
-A broker's configs are kbroker's settings. Left out: client metrics.
+v0  first
+v1  sources and synonyms in place of "is default" (KIP-226)
+v2  as v1; the throttle is applied after the response
+v3  types and documentation (KIP-569)
+v4  flexible
 """
 
 from __future__ import annotations
@@ -23,14 +28,14 @@ from kbroker.cluster.config_entries import (
 from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_resources import (
+from kbroker.server.handlers.shared.config_resources import (
     NO_CLIENT_METRICS,
     ResourceType,
     broker_number,
     check_topic_name,
 )
-from kbroker.server.handlers.naming import each_once
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.naming import each_once
+from kbroker.server.handlers.shared.services import Services
 
 Result = M.DescribeConfigsResponse.DescribeConfigsResult
 ResultConfig = M.DescribeConfigsResponse.DescribeConfigsResourceResult

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.wire.codec import lazily
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.authorized_operations import NOT_ASKED_FOR, ON_GROUP
-from kbroker.server.handlers.naming import each_once
+from kbroker.server.handlers.shared.authorized_operations import NOT_ASKED_FOR, ON_GROUP
+from kbroker.server.handlers.shared.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.groups.coordinator import GroupCoordinator
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 
 def handle(services: Services, request: Request, message: M.DescribeGroupsRequest) -> M.DescribeGroupsResponse:

@@ -2,8 +2,10 @@
 
 Leaves out: replicas that lag behind their leader or move to another directory. There are none; the lag is 0.
 
-v0  first                       v1  the throttle is applied after the response (KIP-219)
-v2  flexible (KIP-482)          v3  an error code at the top (KIP-784)
+v0  first
+v1  the throttle is applied after the response (KIP-219)
+v2  flexible (KIP-482)
+v3  an error code at the top (KIP-784)
 v4  total and usable bytes of the directory's file system (KIP-827)
 """
 
@@ -22,7 +24,7 @@ from kbroker.storage.disk_space import space_of
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
     from kbroker.storage.log import Log
 
 _Response = M.DescribeLogDirsResponse

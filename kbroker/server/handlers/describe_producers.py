@@ -18,7 +18,7 @@ from kbroker.rules.topic_names import topic_name_problem
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 _Response = M.DescribeProducersResponse
 

@@ -3,8 +3,11 @@
 There is no metadata log and no quorum: this broker answers as the only voter. It describes partition 0 of
 __cluster_metadata if the request asks for nothing else; every other partition gets UNKNOWN_TOPIC_OR_PARTITION, as in
 Kafka. The log end offset is the number of metadata changes since the start.
+Leaves out: observers, of which there are none.
 
-v0  first        v1  when a voter last fetched (KIP-836)        v2  directories, endpoints, messages (KIP-853)
+v0  first
+v1  when a voter last fetched (KIP-836)
+v2  directories, endpoints, messages (KIP-853)
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 _Response = M.DescribeQuorumResponse
 FIRST_VERSION_WITH_NODES = 2

@@ -1,8 +1,10 @@
-"""DescribeTopicPartitions (key 75), version 0: partitions of topics, a limited number per response (KIP-966).
+"""DescribeTopicPartitions, key 75, version 0: partitions of topics, a limited number per response (KIP-966).
 
 Topics come in the order of their names. The cursor in a response says where the next request goes on. A request without
-topics asks for all topics. Left out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves them
-empty too).
+topics asks for all topics.
+Leaves out: eligible leader replicas, which only KRaft clusters have (Kafka 3.9 leaves them empty too).
+
+v0  first
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import missing_topic_error
-from kbroker.server.handlers import authorized_operations
-from kbroker.server.handlers.naming import in_order
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared import authorized_operations
+from kbroker.server.handlers.shared.naming import in_order
+from kbroker.server.handlers.shared.services import Services
 
 R = M.DescribeTopicPartitionsResponse
 TopicPart = M.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.wire.codec import lazily
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.naming import each_once
+from kbroker.server.handlers.shared.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
     from kbroker.transactions.coordinator import TransactionCoordinator
 
 _Response = M.DescribeTransactionsResponse

@@ -1,8 +1,9 @@
 """FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id.
 
 If `__consumer_offsets` or `__transaction_state` does not exist, it is created before the answer. (Kafka creates it
-meanwhile and answers COORDINATOR_NOT_AVAILABLE.) Leaves out: coordinators of share groups. Their key type is refused
-with INVALID_REQUEST, after which no client tries again.
+meanwhile and answers COORDINATOR_NOT_AVAILABLE.)
+Leaves out: coordinators of share groups. Their key type is refused with INVALID_REQUEST, after which no client tries
+again.
 
 v0  a group
 v1  key type, throttle time, error message
@@ -26,7 +27,7 @@ from kbroker.protocol import messages as M
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.groups.coordinator import GroupCoordinator
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
     from kbroker.transactions.coordinator import TransactionCoordinator
 
 GROUP_TYPE = 0

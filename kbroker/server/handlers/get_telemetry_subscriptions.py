@@ -1,7 +1,8 @@
 """GetTelemetrySubscriptions, key 71, version 0: the metrics that a client is to push (KIP-714).
 
-The answer names no metrics: a client gets its instance id and asks again after five minutes. There is no PushTelemetry,
-since no client has anything to push. Nothing is remembered of clients, so one that asks earlier is not throttled.
+The answer names no metrics: a client gets its instance id and asks again after five minutes. Nothing is remembered of
+clients, so one that asks earlier is not throttled.
+Leaves out: PushTelemetry, since no client has anything to push.
 
 v0  first
 """
@@ -15,7 +16,7 @@ from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 NO_ID = bytes(16)
 PUSH_INTERVAL_MS = 300_000

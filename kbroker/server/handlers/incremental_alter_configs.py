@@ -1,8 +1,10 @@
-"""IncrementalAlterConfigs (key 44), versions 0 to 1: set, delete, append to and subtract from configs (KIP-339).
+"""IncrementalAlterConfigs, key 44, versions 0 to 1: set, delete, append to and subtract from configs (KIP-339).
 
-v1 flexible
+Each resource is changed whole or not at all.
+Leaves out: client metrics.
 
-Each resource is changed whole or not at all. Left out: client metrics.
+v0  first
+v1  flexible
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Wish
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_alteration import Alteration, outcomes
-from kbroker.server.handlers.config_resources import ResourceType
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.shared.config_resources import ResourceType
+from kbroker.server.handlers.shared.services import Services
 
 Result = M.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 

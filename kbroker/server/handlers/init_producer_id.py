@@ -1,11 +1,14 @@
-"""InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer, an id and epoch for a transactional one.
+"""InitProducerId, key 22, versions 0 to 5: an id for an idempotent producer, an id and epoch for a transactional one.
 
 An idempotent producer always gets a new id, whatever id and epoch it sends: it bumps its epoch itself.
+Leaves out: nothing.
 
-v2 flexible (KIP-482)
-v3 the producer's current id and epoch (KIP-360)
-v4 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
-v5 TRANSACTION_ABORTABLE (KIP-890)
+v0  first
+v1  the throttle is applied after the response
+v2  flexible (KIP-482)
+v3  the producer's current id and epoch (KIP-360)
+v4  PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH (KIP-588)
+v5  TRANSACTION_ABORTABLE (KIP-890)
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from kbroker.errors import ErrorCode, NotNow
 from kbroker.model import NO_PRODUCER_ID
 from kbroker.protocol import messages as M
 from kbroker.rules.transaction import NO_PRODUCER_EPOCH
-from kbroker.server.answering import answer
-from kbroker.server.handlers.producer_errors import for_version
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.answering import answer
+from kbroker.server.handlers.shared.producer_errors import for_version
+from kbroker.server.handlers.shared.services import Services
 from kbroker.transactions.answers import InitializedProducer
 
 FENCED_FROM = 4

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from kbroker.protocol import messages as M
 from kbroker.rules.group_member import JoinAnswer, Joining
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from kbroker.rules.group_member import Leaving
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 LOG = logging.getLogger(__name__)
 

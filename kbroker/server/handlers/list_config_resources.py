@@ -1,6 +1,8 @@
 """ListConfigResources, key 74, versions 0 to 1: the resources that may have configs of their own.
 
-v0  as ListClientMetricsResources (KIP-714): subscriptions to clients' metrics, of which this broker has none
+Leaves out: subscriptions to clients' metrics, of which this broker has none.
+
+v0  as ListClientMetricsResources (KIP-714): subscriptions to clients' metrics
 v1  topics, brokers, their loggers and groups too (KIP-1142); a request without types asks for all of them
 """
 
@@ -11,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.config_resources import ResourceType
-from kbroker.server.handlers.naming import each_once
+from kbroker.server.handlers.shared.config_resources import ResourceType
+from kbroker.server.handlers.shared.naming import each_once
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.cluster.image import MetadataImage
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 FIRST_VERSION_WITH_TYPES = 1
 

@@ -1,13 +1,17 @@
-"""ListOffsets (key 2), versions 0 to 9: the offset for a timestamp, or the first or last offset of a log.
+"""ListOffsets, key 2, versions 0 to 9: the offset for a timestamp, or the first or last offset of a log.
 
-v0 a list of offsets, newest first: the starts of segments and the log's end
-v1 one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the first record with that timestamp or later
-v2 isolation level (KIP-98)                 v4 current leader epoch in, leader epoch out (KIP-320)
-v5 OFFSET_NOT_AVAILABLE (KIP-207)           v6 flexible (KIP-482)
-v7 -3: the record with the largest timestamp (KIP-734)
-v8 -4: earliest local (KIP-405)             v9 -5: latest tiered (KIP-1005)
+Leaves out: tiered storage. Nothing is tiered: -4 is the same as -2, and -5 finds nothing (offset -1, epoch -1).
 
-Nothing is tiered: -4 is the same as -2, and -5 finds nothing (offset -1, epoch -1).
+v0  a list of offsets, newest first: the starts of segments and the log's end
+v1  one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the first record with that timestamp or later
+v2  isolation level (KIP-98)
+v3  as v2; the throttle is applied after the response
+v4  current leader epoch in, leader epoch out (KIP-320)
+v5  OFFSET_NOT_AVAILABLE (KIP-207)
+v6  flexible (KIP-482)
+v7  -3: the record with the largest timestamp (KIP-734)
+v8  -4: earliest local (KIP-405)
+v9  -5: latest tiered (KIP-1005)
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ from kbroker.model import (
     partition_key,
 )
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.leader import leader_log
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.leader import leader_log
+from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.file_names import LOG
 from kbroker.storage.log import Log
 from kbroker.storage.segment import changed_ms

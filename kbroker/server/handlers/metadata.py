@@ -1,14 +1,23 @@
-"""Metadata (key 3), versions 0 to 12: the brokers, the topics, and the leader of each partition.
-
-v1 controller id, rack, internal topics; null asks for all topics, an empty list for none (v0: empty asks for all)
-v2 cluster id (KIP-78)    v3 throttle time (KIP-124)    v4 the client may forbid the creation of topics (KIP-204)
-v5 offline replicas (KIP-112)    v7 leader epoch (KIP-320)    v8 authorized operations (KIP-430)    v9 flexible
-v10 topic ids (KIP-516)    v11 no authorized operations of the cluster (KIP-700)    v12 topics asked for by id
+"""Metadata, key 3, versions 0 to 12: the brokers, the topics, and the leader of each partition.
 
 Topics that do not exist are created before the answer, if auto.create.topics.enable and the request allow it (a request
 of v0 to v3 always does), and are in the answer. (Kafka answers UNKNOWN_TOPIC_OR_PARTITION once, and the client asks
-again.) A topic that cannot be created is answered as one that does not exist. Left out: LISTENER_NOT_FOUND, for a
-listener that only some brokers have.
+again.) A topic that cannot be created is answered as one that does not exist.
+Leaves out: LISTENER_NOT_FOUND, for a listener that only some brokers have.
+
+v0   first; an empty list asks for all topics
+v1   controller id, rack, internal topics; null asks for all topics, an empty list for none
+v2   cluster id (KIP-78)
+v3   throttle time (KIP-124)
+v4   the client may forbid the creation of topics (KIP-204)
+v5   offline replicas (KIP-112)
+v6   as v5; the throttle is applied after the response
+v7   leader epoch (KIP-320)
+v8   authorized operations (KIP-430)
+v9   flexible
+v10  topic ids (KIP-516)
+v11  no authorized operations of the cluster (KIP-700)
+v12  topics asked for by id
 """
 
 from __future__ import annotations
@@ -23,10 +32,10 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import missing_topic_error
-from kbroker.server.handlers import authorized_operations
-from kbroker.server.handlers.brokers import ReachableBroker, reachable_brokers
-from kbroker.server.handlers.changes import tell_change
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared import authorized_operations
+from kbroker.server.handlers.shared.changes import log_change
+from kbroker.server.handlers.shared.reachable_brokers import ReachableBroker, reachable_brokers
+from kbroker.server.handlers.shared.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +103,7 @@ def _create(services: Services, request: Request, names: Sequence[str]) -> None:
             made.append(f"{name} (partitions: {len(result.partitions)})")
     if refused > MAX_REFUSALS_SAID:
         log.info("nor are %d more topics of the same request", refused - MAX_REFUSALS_SAID)
-    tell_change(request, "topics created by being named:", made)
+    log_change(request, "topics created by being named:", made)
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:

@@ -24,11 +24,11 @@ from kbroker.groups.records import fits
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import NO_EXPIRY, CommittedOffset
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 NO_RETENTION_TIME = -1
 NO_COMMIT_TIMESTAMP = -1

@@ -27,7 +27,7 @@ from kbroker.protocol import messages as M
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 _Group = M.OffsetFetchRequest.OffsetFetchRequestGroup
 

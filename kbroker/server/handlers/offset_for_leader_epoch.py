@@ -1,9 +1,13 @@
-"""OffsetForLeaderEpoch (key 23), versions 0 to 4: the end offset of a leader epoch (KIP-101).
-
-v1 the epoch that was found      v2 current leader epoch (KIP-320), throttle time
-v3 replica id (KIP-392)          v4 flexible (KIP-482)
+"""OffsetForLeaderEpoch, key 23, versions 0 to 4: the end offset of a leader epoch (KIP-101).
 
 An epoch newer than all epochs of the log gets epoch -1 and offset -1, without an error.
+Leaves out: nothing.
+
+v0  first
+v1  the epoch that was found
+v2  current leader epoch (KIP-320), throttle time
+v3  replica id (KIP-392)
+v4  flexible (KIP-482)
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.errors import KbrokerError
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.leader import leader_log
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.leader import leader_log
+from kbroker.server.handlers.shared.services import Services
 
 Asked = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 Found = M.OffsetForLeaderEpochResponse.EpochEndOffset

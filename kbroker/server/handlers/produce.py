@@ -1,33 +1,18 @@
-"""Produce (key 0), versions 0 to 12, is served by `_core/server/produce/produce.pyx`, which says what each one added.
+"""Produce, key 0, versions 0 to 12, is served by `_core/server/produce/produce.pyx`, which says what each one added.
 
 A request comes here if it may block: it has to open a log, roll a segment or inflate a large compressed batch, or a log
 directory is stalled. It also comes here if it begins a transaction in a partition. Then the transaction's coordinator
 is asked whether the partition is in the transaction, or from version 12 on to add it (KIP-890). That alone does not
 block, so it is done on the processor's thread, and the append follows when the coordinator has answered.
+Leaves out: what the compiled core leaves out.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING
-
 from kbroker._core.server.request import Request
-from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.protocol.compression import deflate, inflate_shared
-from kbroker.server.services import Services
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT = 8
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
-_HEADER_SIZE = 61
-_COUNTED_FROM = 12
-_CODEC_MASK = 0x07
+from kbroker.server.handlers.shared.services import Services
 
 FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12
@@ -62,38 +47,19 @@ def handle(services: Services, request: Request, message: None) -> None:
     who = (transactional_id, producer_id, producer_epoch)
     if request.api_version < FIRST_ADDING_VERSION:
         known = services.transactions.verify(*who, partitions)
-        request.run_blocking([_told(known[at], request.api_version) for at in partitions])
+        request.run_blocking([code_for_version(known[at], request.api_version) for at in partitions])
         return
 
     def added(error: ErrorCode) -> None:
-        request.run_blocking([_told(error, request.api_version)] * len(partitions))
+        request.run_blocking([code_for_version(error, request.api_version)] * len(partitions))
 
     services.transactions.add_when_ended(*who, partitions, added)
 
 
-def _told(error: ErrorCode, version: int) -> ErrorCode:
+def code_for_version(error: ErrorCode, version: int) -> ErrorCode:
+    """The code that Produce answers, in this version, for an error of the transaction's coordinator."""
     if error is ErrorCode.TRANSACTION_ABORTABLE and version >= FIRST_ABORTABLE_VERSION:
         return error
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version >= FIRST_ADDING_VERSION:
         return error
     return PRODUCE_ERRORS.get(error, error)
-
-
-def inflate(codec: int, data: Buffer, limit: int) -> memoryview:
-    """Return the inflated records of a produced batch, at most `limit` bytes. Valid until this thread's next call.
-
-    Raises KbrokerError with the code to answer.
-    """
-    return inflate_shared(codec, data, limit, strict=True)
-
-
-def recompress(header: Buffer, records: Buffer, codec: int, level: int | None) -> bytes:
-    """Return the batch that has this `header` and these inflated `records`, compressed with `codec` at `level`."""
-    body = deflate(codec, bytes(records), level)
-    batch = bytearray(header)
-    batch += body
-    _LENGTH.pack_into(batch, _LENGTH_AT, _HEADER_SIZE + len(body) - _COUNTED_FROM)
-    (attributes,) = struct.unpack_from(">H", batch, _ATTRIBUTES_AT)
-    struct.pack_into(">H", batch, _ATTRIBUTES_AT, attributes & ~_CODEC_MASK | codec)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c_of(memoryview(batch)[_ATTRIBUTES_AT:]))
-    return bytes(batch)

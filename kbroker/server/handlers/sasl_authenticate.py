@@ -1,9 +1,10 @@
-"""SaslAuthenticate (key 36), versions 0 to 2: refused, as by a Kafka listener without SASL (KIP-152).
+"""SaslAuthenticate, key 36, versions 0 to 2: refused, as by a Kafka listener without SASL (KIP-152).
 
 Leaves out: SASL mechanisms; there is no SASL listener.
 
-v1: session lifetime (KIP-368).
-v2: flexible.
+v0  first
+v1  session lifetime (KIP-368)
+v2  flexible
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 
 # The text of Kafka's response.
 REFUSAL = "SaslAuthenticate request received after successful authentication"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.rules.group_member import SyncAnswer
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 PROTOCOL_REQUIRED_FROM = 5
 

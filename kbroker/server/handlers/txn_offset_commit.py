@@ -19,12 +19,12 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 from kbroker.state_log.partition import Producer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 LOADING_KNOWN_FROM = 2  # producers before 2.0 do not know COORDINATOR_LOAD_IN_PROGRESS
 ABORTABLE_KNOWN_FROM = 4
@@ -56,15 +56,15 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
     adds = version >= ADDING_FROM
     who = (message.transactional_id, message.producer_id, message.producer_epoch)
 
-    def ask(partition: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
+    def verify_or_add(partition: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
         if adds:
             services.transactions.add_when_ended(*who, [partition], asked)
         else:
             asked(services.transactions.verify(*who, [partition])[partition])
 
     def committed(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
-        told = _told(error, version)
-        answer(request, _response(unknown, offsets, told, too_long), told)
+        code = _code_for_version(error, version)
+        answer(request, _response(unknown, offsets, code, too_long), code)
 
     services.groups.offsets.commit_transactional(
         message.group_id,
@@ -73,7 +73,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
         message.member_id,
         message.group_instance_id,
         offsets,
-        ask,
+        verify_or_add,
         committed,
         adds=adds,
         client_host=f"/{request.connection.peer_host}",
@@ -81,7 +81,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
     return None
 
 
-def _told(error: ErrorCode, version: int) -> ErrorCode:
+def _code_for_version(error: ErrorCode, version: int) -> ErrorCode:
     """The error code for clients of that version, which may not know `error`."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

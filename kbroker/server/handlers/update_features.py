@@ -1,9 +1,11 @@
 """UpdateFeatures, key 57, versions 0 to 1: change the levels of the cluster's features (KIP-584).
 
-No level can be changed: the only feature, transaction.version, is always at the same one. Each update has its own
-result, as in Kafka 3.9. An update that would change something is refused with INVALID_UPDATE_VERSION.
+Each update has its own result, as in Kafka 3.9. An update that would change something is refused with
+INVALID_UPDATE_VERSION.
+Leaves out: changes. The only feature, transaction.version, is always at the same level.
 
-v0  first        v1  the kind of a downgrade, and validation only (KIP-778)
+v0  first
+v1  the kind of a downgrade, and validation only (KIP-778)
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.rules.transaction import EPOCH_VERSION
-from kbroker.server.handlers.api_versions import TRANSACTION_FEATURE
+from kbroker.rules.transaction import EPOCH_VERSION, FEATURE
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 _Response = M.UpdateFeaturesResponse
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
@@ -55,7 +56,7 @@ def _problem(feature: str, level: int, kind: int) -> str | None:
         return f"no upgrade type {kind}"
     if level < 0:
         return "below level 0"
-    if feature != TRANSACTION_FEATURE:
+    if feature != FEATURE:
         return "no such feature" if level > 0 else None
     if level == EPOCH_VERSION:
         return None

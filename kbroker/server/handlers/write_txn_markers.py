@@ -1,7 +1,6 @@
 """WriteTxnMarkers, key 27, versions 0 to 1: write the markers that end transactions in partitions of this broker.
 
 The coordinator on another broker sends it, or an operator who ends a hanging transaction (KIP-664).
-
 Leaves out: nothing.
 
 v0  first
@@ -18,12 +17,12 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition, number_of
 from kbroker.protocol import messages as M
-from kbroker.server.answering import answer
+from kbroker.server.handlers.shared.answering import answer
 from kbroker.transactions.markers import Marker
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
-    from kbroker.server.services import Services
+    from kbroker.server.handlers.shared.services import Services
 
 _Response = M.WriteTxnMarkersResponse
 

@@ -19,8 +19,7 @@ from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.protocol.messages import Message
 from kbroker.server.dispatch import ROUTES
-from kbroker.server.on_demand import OnDemand
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
 from tests.kit.parts.cluster import NODE_ID, Cluster
@@ -74,8 +73,8 @@ def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = Non
         cluster=cluster.topics,
         broker_configs=BrokerConfigs(NODE_ID, SETTINGS, {**given, "broker.id": "1"}, config.with_dynamic),
         logs=LogManager(StorageOptions(directories=())),
-        groups=OnDemand(lambda: groups),
-        transactions=OnDemand(lambda: transactions),
+        groups=lambda: groups,
+        transactions=lambda: transactions,
         markers=cast(Any, None),
         consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),

@@ -22,8 +22,8 @@ from kbroker.net.transports import Transport
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED
 from kbroker.protocol.records import Record, read_batches
+from kbroker.server.batch_compression import inflate, recompress
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.handlers.produce import inflate, recompress
 from kbroker.server.old_messages import convert, down_convert
 from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log import Log

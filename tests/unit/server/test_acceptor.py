@@ -23,7 +23,7 @@ from kbroker.model import Endpoint
 from kbroker.net.endpoints import listen
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.measurements import measure_acceptor
-from kbroker.server.processor import ClosedConnectionLog, Processors
+from kbroker.server.processors import ClosedConnectionLog, Processors
 from tests.kit.clients.wire import WireClient
 from tests.kit.parts.processors import wait_until
 

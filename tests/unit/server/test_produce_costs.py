@@ -13,7 +13,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import encode_batch
-from kbroker.server.handlers.produce import inflate
+from kbroker.server.batch_compression import inflate
 from tests.kit.parts.processors import ProcessorRig
 
 

@@ -15,8 +15,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE
-from kbroker.server.on_demand import OnDemand
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 from tests.kit.brokers.small import SmallBroker
 from tests.kit.clients.wire import WireClient
 from tests.kit.parts.processors import produce_request
@@ -28,11 +27,6 @@ HANDLERS = 4
 class Coordinator:
     """A coordinator that says of every transaction that it includes every partition."""
 
-    def start(self) -> None:
-        raise AssertionError("nobody starts it")
-
-    stop = start
-
     def verify(
         self, _transactional_id: str, _producer_id: int, _epoch: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
@@ -41,7 +35,8 @@ class Coordinator:
 
 class BrokerWithCoordinator(SmallBroker):
     def _services(self, **parts: Any) -> Services:
-        return super()._services(transactions=OnDemand(Coordinator), **parts)
+        coordinator = Coordinator()
+        return super()._services(transactions=lambda: coordinator, **parts)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
-from kbroker.server.handlers.produce import _told
+from kbroker.server.handlers.produce import code_for_version
 from kbroker.storage.log import Log
 from tests.kit.clients.wire import WireClient
 from tests.kit.logs.committed import committed_records
@@ -137,7 +137,7 @@ def test_what_the_coordinator_does_not_know_is_not_appended(
 
 def test_errors_of_the_coordinator_are_told_as_a_producer_of_that_version_knows_them() -> None:
     told = {
-        (error, version): _told(error, version)
+        (error, version): code_for_version(error, version)
         for error in (
             ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.NOT_COORDINATOR,
             ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_PRODUCER_ID_MAPPING,

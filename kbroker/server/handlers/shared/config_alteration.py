@@ -24,15 +24,15 @@ from kbroker.cluster.topic_configs import TOPIC_CONFIGS, broker_default
 from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
 from kbroker.rules.config_values import Kind, format_value
-from kbroker.server.handlers.changes import quoted, tell_change
-from kbroker.server.handlers.config_resources import (
+from kbroker.server.handlers.shared.changes import log_change, quoted
+from kbroker.server.handlers.shared.config_resources import (
     NO_CLIENT_METRICS,
     ResourceType,
     broker_entity,
     broker_number,
     check_topic_name,
 )
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 
 
 class Alteration(NamedTuple):
@@ -87,7 +87,7 @@ def outcomes(
             if not validate_only:
                 what = f"configs of {_named(resource_type, name)}"
                 words = [_worded(wish, services.broker_configs) for wish in wishes]
-                tell_change(request, f"{what} changed:" if keeps_others else f"{what} replaced by:", words or ["none"])
+                log_change(request, f"{what} changed:" if keeps_others else f"{what} replaced by:", words or ["none"])
             yield Outcome(resource_type, name, ErrorCode.NONE, None)
         except KbrokerError as error:
             yield Outcome(resource_type, name, error.code, error.client_message)

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
-    from kbroker.server.on_demand import OnDemand
     from kbroker.storage.log_manager import LogManager
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.markers import MarkerWriter
 
 
 class Services:
-    """The broker's parts, for handlers, which must not assign to its attributes."""
+    """The broker's parts, for handlers, which must not assign to its attributes.
+
+    `groups` and `transactions` return the coordinators, which are made at their first use.
+    """
 
     def __init__(
         self,
@@ -34,8 +36,8 @@ class Services:
         cluster: Topics,
         broker_configs: BrokerConfigs,
         logs: LogManager,
-        groups: OnDemand[GroupCoordinator],
-        transactions: OnDemand[TransactionCoordinator],
+        groups: Callable[[], GroupCoordinator],
+        transactions: Callable[[], TransactionCoordinator],
         markers: MarkerWriter,
         consumer_offsets: ConsumerOffsets,
         producer_ids: ProducerIds,
@@ -58,8 +60,8 @@ class Services:
 
     @property
     def groups(self) -> GroupCoordinator:
-        return self._groups.get()
+        return self._groups()
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        return self._transactions.get()
+        return self._transactions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import NO_LEADER_EPOCH, TopicPartition
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log import Log
 
 

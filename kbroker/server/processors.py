@@ -17,7 +17,7 @@ from kbroker._core.server.processor import ApiCounters, Processor
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED
-from kbroker.server.handlers.produce import inflate, recompress
+from kbroker.server.batch_compression import inflate, recompress
 from kbroker.server.old_messages import convert, down_convert
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from kbroker.server.handlers import naming
-from kbroker.server.handlers.naming import each_once, in_order
+from kbroker.server.handlers.shared import naming
+from kbroker.server.handlers.shared.naming import each_once, in_order
 
 
 def test_each_is_there_once_in_the_order_of_its_first_coming() -> None:

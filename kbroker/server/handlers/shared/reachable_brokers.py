@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kbroker._core.server.peer import Connection
 from kbroker.cluster.image import MetadataImage
-from kbroker.server.services import Services
+from kbroker.server.handlers.shared.services import Services
 
 
 class ReachableBroker(NamedTuple):

@@ -16,7 +16,7 @@ LONGEST_TEXT = 200
 """How many characters of a client's text one line quotes."""
 
 
-def tell_change(request: Request, what: str, each: Sequence[str]) -> None:
+def log_change(request: Request, what: str, each: Sequence[str]) -> None:
     """Log the changes in `each`; does nothing if there are none."""
     if each:
         log.info("%s %s; asked for by %s", what, listed(each, MOST_NAMES), _asker(request))
