@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.cluster import registry
+from kbroker.cluster import members
 from kbroker.cluster.image import Broker, MetadataImage, Partition, Topic
 from kbroker.cluster.loading import load_image
 from kbroker.cluster.new_topics import (
@@ -118,8 +118,8 @@ class Topics:
         """How often the image has changed since the start."""
         self._fence: list[Operation] = []
         self._failed: frozenset[tuple[int, TopicPartition]] = frozenset()
-        registry.ensure_layout(store)
-        known_id = registry.ensure_cluster_id(store, cluster_id, lambda: self._heritage(found_partitions()))
+        members.ensure_layout(store)
+        known_id = members.ensure_cluster_id(store, cluster_id, lambda: self._heritage(found_partitions()))
         self._image, self._doomed = load_image(store, known_id)
         self._pending: list[tuple[str, Callable[[], None]]] = []
         """(topic, call) to undo refused changes that could not be undone yet. Not in the store: after a restart the
@@ -149,7 +149,7 @@ class Topics:
             new = self._internal_topics.get(name)
             own = new.configs if new is not None else {}
             configs = {key: text for key, text in own.items() if text is not None}
-            topic_id = known or registry.random_id(self._draw_uuid)
+            topic_id = known or members.random_id(self._draw_uuid)
             yield from self._creation(Topic(name, topic_id, partitions, configs, configs_given=new is not None))
 
     @property
@@ -192,8 +192,8 @@ class Topics:
     def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> None:
         """Join the cluster and become its controller. Raises BrokerIdTaken if another broker has this id."""
         with self._change_lock:
-            broker = registry.register_broker(self._store, self._node_id, tuple(endpoints), rack, self._clock)
-            epoch, version = registry.become_controller(self._store, self._node_id, self._clock)
+            broker = members.register_broker(self._store, self._node_id, tuple(endpoints), rack, self._clock)
+            epoch, version = members.become_controller(self._store, self._node_id, self._clock)
             self._controller_epoch = epoch
             self._fence = [Check(paths.CONTROLLER_EPOCH, version)]
             self._replace_brokers({self._node_id: broker})
@@ -308,7 +308,7 @@ class Topics:
         configs = check_configs(new.configs)
         placed = plan_replicas(new, self._image, self._defaults, self._random)
         partitions = (self._new_partition(partition_id, replicas) for partition_id, replicas in enumerate(placed))
-        return Topic(new.name, registry.random_id(self._draw_uuid), tuple(partitions), configs)
+        return Topic(new.name, members.random_id(self._draw_uuid), tuple(partitions), configs)
 
     def _new_partition(self, partition_id: int, replicas: Replicas, leader_epoch: int = 0) -> Partition:
         return Partition(partition_id, replicas[0], leader_epoch, replicas, replicas)
@@ -453,7 +453,7 @@ class Topics:
             if topic is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             configs = dict(change(topic))
-            self._put(paths.topic_config_path(name), paths.encode_config(configs))
+            self._write_node(paths.topic_config_path(name), paths.encode_config(configs))
             configured = topic.changed(configs=configs, configs_given=True)
             self._show(self._image.with_topics([configured]))
             self._host_or_fail().update_topic(configured)
@@ -462,7 +462,7 @@ class Topics:
         """Do what `set_topic_configs` does, for dynamic configs of a broker (its id) or all (paths.DEFAULT_ENTITY)."""
         with self._change_lock:
             configs = dict(change(self._image.broker_configs.get(entity, {})))
-            self._put(paths.broker_config_path(entity), paths.encode_config(configs))
+            self._write_node(paths.broker_config_path(entity), paths.encode_config(configs))
             self._show(self._image.with_broker_configs(entity, configs))
             self._host_or_fail().update_broker_configs(self.dynamic_broker_configs())
 
@@ -476,8 +476,8 @@ class Topics:
             path = paths.group_config_path(group_id)
             if configs:
                 if self._store.exists(paths.GROUP_CONFIGS) is None:
-                    self._put(paths.GROUP_CONFIGS, b"")
-                self._put(path, paths.encode_config(configs))
+                    self._write_node(paths.GROUP_CONFIGS, b"")
+                self._write_node(path, paths.encode_config(configs))
             elif self._store.exists(path) is not None:
                 self._store.multi([*self._fence, Delete(path)])
             self._show(self._image.with_group_configs(group_id, configs))
@@ -496,7 +496,7 @@ class Topics:
         configs = self._image.broker_configs
         return {**configs.get(paths.DEFAULT_ENTITY, {}), **configs.get(str(self._node_id), {})}
 
-    def _put(self, path: str, data: bytes) -> None:
+    def _write_node(self, path: str, data: bytes) -> None:
         exists = self._store.exists(path) is not None
         self._store.multi([*self._fence, SetData(path, data) if exists else Create(path, data)])
 

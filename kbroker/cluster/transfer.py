@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.cluster.carried_nodes import AS_THEY_ARE, CannotCarry, CarriedNodes, Nodes, Source, differing
-from kbroker.cluster.registry import random_id
+from kbroker.cluster.members import random_id
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from kbroker.coordination import paths
 from kbroker.coordination.paths import PartitionRegistration, TopicAssignment

@@ -97,48 +97,50 @@ class ConsumerGroups:
 
     def update_limits(self, group_id: str) -> None:
         """Take the group's configs anew; they hold from the members' next heartbeats on."""
-        shard = self._home.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return  # loading the group takes its configs
-        try:
+        with self._home.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return  # loading the group takes its configs
             served = shard.groups.get(group_id)
             if served is not None and (machine := served.consumer) is not None:
                 machine.limits = self._options.limits_of(group_id)
-        finally:
-            shard.lock.release()
 
     # --- heartbeats --------------------------------------------------------------------------------------
     def heartbeat(self, group_id: str, beat: Beat, answer: BeatReply) -> None:
         """ConsumerGroupHeartbeat. Answered when its changes are in the log, or at once if it changes nothing."""
         if not beat.member_id:
             beat = beat._replace(member_id=_new_member_id())
-        shard = self._home.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            answer(BeatAnswer(shard))
-            return
-        patterns, served = None, None
-        try:
-            served, machine = self._group_of(shard, group_id, beat)
-            topics = self._topics()
-            machine.beat(answer, beat, topics, self._home.now_ms(), self._clock.wall_ms())
-            before = served.machine
-            if machine.is_new:
-                shard.adopt(served, machine)
-            answers = self._home.settle(shard, served)
-            if machine.is_new:
-                shard.forsake(served, before)
-            elif isinstance(before, Group):
-                before.end(ErrorCode.REBALANCE_IN_PROGRESS)
-                answers += before.take_answers()
-            answers += self.maybe_downgrade(shard, served)
-            patterns = machine.take_patterns()
-        except ProtocolError as error:
-            answers = [(answer, BeatAnswer(error.code, error.message))]
-        finally:
-            shard.lock.release()
+        resolve: Callable[[], None] | None = None
+        with self._home.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                answer(BeatAnswer(shard))
+                return
+            try:
+                served, machine = self._group_of(shard, group_id, beat)
+                answers = self._beat(shard, served, machine, beat, answer)
+                patterns = machine.take_patterns()
+                if patterns is not None:
+                    resolve = functools.partial(self._resolve, shard, served, patterns)
+            except ProtocolError as error:
+                answers = [(answer, BeatAnswer(error.code, error.message))]
         self._home.deliver(answers)
-        if patterns is not None and served is not None:
-            self._resolver.submit(functools.partial(self._resolve, shard, served, patterns))
+        if resolve is not None:
+            self._resolver.submit(resolve)
+
+    def _beat(
+        self, shard: GroupShard, served: ServedGroup, machine: MixedGroup, beat: Beat, answer: BeatReply
+    ) -> Answers:
+        """Let `machine`, which `served` may not have yet, decide. Returns the answers that are due."""
+        machine.beat(answer, beat, self._topics(), self._home.now_ms(), self._clock.wall_ms())
+        before = served.machine
+        if machine.is_new:
+            shard.adopt(served, machine)
+        answers = self._home.settle(shard, served)
+        if machine.is_new:
+            shard.forsake(served, before)
+        elif isinstance(before, Group):
+            before.end(ErrorCode.REBALANCE_IN_PROGRESS)
+            answers += before.take_answers()
+        return answers + self.maybe_downgrade(shard, served)
 
     def _group_of(self, shard: GroupShard, group_id: str, beat: Beat) -> tuple[ServedGroup, MixedGroup]:
         """The group, or a new one that is not in the shard yet, for a member that joins.
@@ -282,10 +284,9 @@ class ConsumerGroups:
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedConsumerGroup:
         """ConsumerGroupDescribe for one group."""
-        shard = self._home.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return DescribedConsumerGroup(shard)
-        try:
+        with self._home.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return DescribedConsumerGroup(shard)
             served = shard.groups.get(group_id)
             machine = None if served is None else served.consumer
             if machine is None:
@@ -296,8 +297,6 @@ class ConsumerGroups:
             return DescribedConsumerGroup(
                 ErrorCode.NONE, None, machine.state, *epochs, machine.assignor, members, self._topics()
             )
-        finally:
-            shard.lock.release()
 
 
 def _matching(pattern: str, names: list[str]) -> frozenset[str]:

@@ -33,9 +33,9 @@ from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, Sync
 from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
-from kbroker.state_log.partition import StatePartition
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.shards import Shards
+from kbroker.state_log.shards import Held, Shards
+from kbroker.state_log.state_partition import StatePartition
 from kbroker.state_log.topic import StateTopic
 
 LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class GroupCoordinator:
         self.shards = Shards("group", topic, make=self._make_shard, load=self._load, end=_end)
         """The groups, by partition of `__consumer_offsets`."""
         self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups, clock)
-        home = Home(self._acquire, self._settle, self._arm, _deliver, self._deadlines.now_ms, self._room.has_room)
+        home = Home(self._hold, self._settle, self._arm, _deliver, self._deadlines.now_ms, self._room.has_room)
         self.consumers = ConsumerGroups(home, options, clock, topics)
         """Groups of the consumer protocol (KIP-848)."""
         self.offsets = Offsets(self.shards, home, self.consumers, options)
@@ -107,9 +107,9 @@ class GroupCoordinator:
                 answers = self._settle(shard, served)
             _deliver(answers)
 
-    def _acquire(self, group_id: str) -> GroupShard | ErrorCode:
-        """The group's shard with its lock held, which the caller releases; or why the group is not served here now."""
-        return self.shards.acquire(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    def _hold(self, group_id: str) -> Held[GroupShard]:
+        """For `with`: the group's shard with its lock held, or why the group is not served here now."""
+        return self.shards.hold(group_id) if group_id else Held(ErrorCode.INVALID_GROUP_ID)
 
     def _count_groups(self) -> int:
         return sum(len(shard.groups) for shard in self.shards.active())
@@ -178,33 +178,34 @@ class GroupCoordinator:
     # --- members -----------------------------------------------------------------------------------------
     def join(self, group_id: str, joining: Joining, answer: Callable[[JoinAnswer], None]) -> None:
         """JoinGroup. Answered when the generation begins, or at once with an error."""
-        shard = self._acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            answer(JoinAnswer(shard, joining.member_id))
-            return
-        answers: Answers = []
-        given: str | None = None
-        try:
-            served = shard.groups.get(group_id)
-            refused = self._join_refusal(shard, served, joining)
-            if refused:
-                answers.append((answer, JoinAnswer(refused, joining.member_id)))
-            elif served is not None and (mixed := served.consumer) is not None:
-                answers = self.consumers.join(shard, served, mixed, joining, answer, self._make_unique())
-            else:
-                served = served or shard.create(group_id, joining.client_host)
-                unique = "" if joining.member_id else self._make_unique()
-                cast("Group", served.machine).join(answer, joining, unique, self._deadlines.now_ms())
-                answers = self._settle(shard, served)
-                given = next(filter(None, (id_given_by(told) for _, told in answers)), None)
-                shard.remove_if_never_used(served)
-        finally:
-            shard.lock.release()
+        with self._hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                answer(JoinAnswer(shard, joining.member_id))
+                return
+            answers, given = self._join(shard, group_id, joining, answer)
         _deliver(answers)
         if given is not None:
-            oldest = self._given_ids.add(joining.client_host, GivenId(shard, group_id, given))
+            oldest = self._given_ids.add(joining.client_host, given)
             if oldest is not None:
                 self._forget_given(*oldest)
+
+    def _join(
+        self, shard: GroupShard, group_id: str, joining: Joining, answer: Callable[[JoinAnswer], None]
+    ) -> tuple[Answers, GivenId | None]:
+        """Returns the answers that are due, and the id that a new member was given. The caller holds the lock."""
+        served = shard.groups.get(group_id)
+        refused = self._join_refusal(shard, served, joining)
+        if refused:
+            return [(answer, JoinAnswer(refused, joining.member_id))], None
+        if served is not None and (mixed := served.consumer) is not None:
+            return self.consumers.join(shard, served, mixed, joining, answer, self._make_unique()), None
+        served = served or shard.create(group_id, joining.client_host)
+        unique = "" if joining.member_id else self._make_unique()
+        cast("Group", served.machine).join(answer, joining, unique, self._deadlines.now_ms())
+        answers = self._settle(shard, served)
+        given = next(filter(None, (id_given_by(each) for _, each in answers)), None)
+        shard.remove_if_never_used(served)
+        return answers, None if given is None else GivenId(shard, group_id, given)
 
     def _forget_given(self, shard: GroupShard, group_id: str, member_id: str) -> None:
         answers: Answers = []
@@ -245,15 +246,14 @@ class GroupCoordinator:
         answer: Callable[[SyncAnswer], None],
     ) -> None:
         """SyncGroup. Answered when the leader's assignment is stored, or at once with an error."""
-        shard = self._acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            # The rebalance was only in the old coordinator's memory, so the member has to join again. Old clients do
-            # not expect COORDINATOR_LOAD_IN_PROGRESS here.
-            loading = shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            answer(SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS if loading else shard))
-            return
         answers: Answers = []
-        try:
+        with self._hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                # The rebalance was only in the old coordinator's memory, so the member has to join again. Old clients
+                # do not expect COORDINATOR_LOAD_IN_PROGRESS here.
+                loading = shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                answer(SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS if loading else shard))
+                return
             served = shard.groups.get(group_id)
             classic = None if served is None else served.classic
             if served is not None and (mixed := served.consumer) is not None:
@@ -266,25 +266,20 @@ class GroupCoordinator:
                 named, now_ms = (protocol_type, protocol_name), self._deadlines.now_ms()
                 classic.sync(answer, generation, member_id, instance_id, *named, assignments, now_ms)
                 answers = self._settle(shard, served)
-        finally:
-            shard.lock.release()
         _deliver(answers)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         """Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
-        shard = self._acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            # While the group is being loaded the member is told to go on: nothing better is known.
-            return ErrorCode.NONE if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard
-        try:
+        with self._hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                # While the group is being loaded the member is told to go on: nothing better is known.
+                return ErrorCode.NONE if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard
             served = shard.groups.get(group_id)
             if served is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             error = served.machine.heartbeat(generation, member_id, instance_id, self._deadlines.now_ms())
             self._arm(shard, served)
             return error
-        finally:
-            shard.lock.release()
 
     def leave(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
         """LeaveGroup. Returns the error of the whole request and, if that is NONE, the error of each member."""
@@ -297,34 +292,28 @@ class GroupCoordinator:
         return ErrorCode.NONE, errors
 
     def _leave_some(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
-        shard = self._acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard, []
-        try:
+        with self._hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return shard, []
             served = shard.groups.get(group_id)
             if served is None:
                 return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
             errors = served.machine.leave(leaving, self._deadlines.now_ms())
             answers = self._settle(shard, served) + self.consumers.maybe_downgrade(shard, served)
-        finally:
-            shard.lock.release()
         _deliver(answers)
         return ErrorCode.NONE, errors
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedGroup:
         """DescribeGroups for one group; a group that is not known, or is a consumer group, is shown as Dead."""
-        shard = self.shards.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return DescribedGroup(shard)
-        try:
+        with self.shards.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return DescribedGroup(shard)
             served = shard.groups.get(group_id)
             machine = None if served is None else served.classic
             if machine is None:
                 return DescribedGroup(ErrorCode.NONE, GroupState.DEAD)
             return described(machine)
-        finally:
-            shard.lock.release()
 
     def list_groups(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
         """ListGroups: the groups that are in one of `states` and of one of `kinds` (empty: all). Case does not matter.
@@ -345,18 +334,15 @@ class GroupCoordinator:
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group. NON_EMPTY_GROUP if it has members."""
-        shard = self.shards.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        try:
+        with self.shards.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return shard
             served = shard.groups.get(group_id)
             if served is None:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             if served.machine.state is not GroupState.EMPTY:
                 return ErrorCode.NON_EMPTY_GROUP
             return store_error(shard.remove_group(served))
-        finally:
-            shard.lock.release()
 
     def group_counts(self) -> dict[str, int]:
         """How many groups are in each state, for metrics."""

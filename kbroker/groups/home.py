@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from kbroker.errors import ErrorCode
 from kbroker.groups.shard import GroupShard, ServedGroup
 from kbroker.rules.group_member import Token
+from kbroker.state_log.shards import Held
 
 Answers: TypeAlias = list[tuple[Token, object]]
 """Tokens of requests and their answers, to be delivered when no lock is held."""
@@ -16,8 +16,8 @@ Answers: TypeAlias = list[tuple[Token, object]]
 class Home(NamedTuple):
     """The functions of the group coordinator that its parts call."""
 
-    acquire: Callable[[str], GroupShard | ErrorCode]
-    """The group's shard with its lock held, which the caller releases; or why the group is not served here now."""
+    hold: Callable[[str], Held[GroupShard]]
+    """For `with`: the group's shard with its lock held, or why the group is not served here now."""
     settle: Callable[[GroupShard, ServedGroup], Answers]
     """Appends what the group asks to store; returns the answers to deliver after the lock is released."""
     arm: Callable[[GroupShard, ServedGroup], None]

@@ -17,14 +17,14 @@ from kbroker.groups.home import Home
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import fits
 from kbroker.groups.shard import GroupShard, ServedGroup, commit_error, store_error
-from kbroker.groups.subscription import subscribed_topics
+from kbroker.groups.subscribed_topics import subscribed_topics
 from kbroker.model import TopicPartition
 from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets
 from kbroker.rules.group_state import GroupState
 from kbroker.rules.mixed_group import MixedGroup
-from kbroker.state_log.partition import NO_PRODUCER, Phase, Producer
 from kbroker.state_log.replica import NO_GUARD
 from kbroker.state_log.shards import Shards
+from kbroker.state_log.state_partition import NO_PRODUCER, Phase, Producer
 
 LOG = logging.getLogger(__name__)
 
@@ -62,12 +62,11 @@ class Offsets:
 
         It also gets the partitions whose metadata is too long; their offsets are not stored.
         """
-        shard = self._shards.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            answer(shard, frozenset())
-            return
-        accepted, refused = self._split_too_long(offsets)
-        try:
+        with self._shards.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                answer(shard, frozenset())
+                return
+            accepted, refused = self._split_too_long(offsets)
             served = shard.groups.get(group_id)
             if served is None and generation >= 0:
                 error = ErrorCode.ILLEGAL_GENERATION
@@ -88,8 +87,6 @@ class Offsets:
                 refused = frozenset()  # a client that may not commit gets that error for every partition
             if served is not None:
                 shard.remove_if_never_used(served)
-        finally:
-            shard.lock.release()
         answer(error, refused)
 
     def commit_transactional(
@@ -111,22 +108,21 @@ class Offsets:
         `ask` asks the transaction's coordinator whether the group's partition is in the transaction, or with `adds` to
         add it (KIP-890). It is called without a lock, and only if a transaction begins in that partition.
         """
-        shard = self._home.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            answer(shard, frozenset())
-            return
+        guard, known = NO_GUARD, ErrorCode.NONE
+        with self._home.hold(group_id) as held:
+            if isinstance(held, ErrorCode):
+                answer(held, frozenset())
+                return
+            shard = held
+            try:
+                if group_id not in shard.groups:
+                    if not self._home.has_room(client_host):
+                        raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                    shard.create(group_id, client_host)
+                guard = shard.partition.replica.verify(*producer, adds=adds)
+            except KbrokerError as refused:
+                known = refused.code
         is_nobody = min(producer) < 0  # no valid id or epoch: the log cannot check the producer
-        try:
-            if group_id not in shard.groups:
-                if not self._home.has_room(client_host):
-                    raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-                shard.create(group_id, client_host)
-            guard = shard.partition.replica.verify(*producer, adds=adds)
-            known = ErrorCode.NONE
-        except KbrokerError as refused:
-            guard, known = NO_GUARD, refused.code
-        finally:
-            shard.lock.release()
         who = (generation, member_id, instance_id)
 
         def asked(error: ErrorCode) -> None:
@@ -253,10 +249,9 @@ class Offsets:
 
         `member_id` and `member_epoch` are checked if the group is a consumer group.
         """
-        shard = self._shards.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard, []
-        try:
+        with self._shards.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return shard, []
             served = shard.groups.get(group_id)
             if served is not None and (consumer := served.consumer) is not None:
                 error = consumer.check_fetch(member_id, member_epoch)
@@ -265,18 +260,15 @@ class Offsets:
             if served is not None and (partitions is None or len(partitions) <= MOST_LOOKED_UP_LOCKED):
                 return ErrorCode.NONE, fetched(served.offsets, partitions, require_stable)
             offsets = GroupOffsets() if served is None else served.offsets.copy()
-        finally:
-            shard.lock.release()
         return ErrorCode.NONE, fetched(offsets, partitions, require_stable)
 
     def delete(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """OffsetDelete. Returns the error of the whole request and, if that is NONE, the error of each partition."""
-        shard = self._home.acquire(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard, {}
-        try:
+        with self._home.hold(group_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return shard, {}
             served = shard.groups.get(group_id)
             if served is None:
                 return ErrorCode.GROUP_ID_NOT_FOUND, {}
@@ -296,8 +288,6 @@ class Offsets:
             failed = shard.remove_offsets(served, [partition for partition, error in errors.items() if not error])
             shard.remove_if_nothing_left(served)
             return store_error(failed), {} if failed else errors
-        finally:
-            shard.lock.release()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Remove the offsets of all groups for topics that are deleted."""

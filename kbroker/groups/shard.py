@@ -12,7 +12,7 @@ from kbroker.groups import consumer_records, records
 from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import GroupValue
 from kbroker.groups.replay import PartitionReplay
-from kbroker.groups.subscription import subscribed_topics
+from kbroker.groups.subscribed_topics import subscribed_topics
 from kbroker.model import TopicPartition
 from kbroker.room import Room
 from kbroker.rules.consumer_group_member import Change, StoreChanges
@@ -22,8 +22,8 @@ from kbroker.rules.group_offsets import CommittedOffset, GroupOffsets, StagedOff
 from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Alarm
-from kbroker.state_log.partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 from kbroker.state_log.replica import Committed
+from kbroker.state_log.state_partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 
 LOG = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbroker.clock import Clock
-from kbroker.cluster import registry
+from kbroker.cluster import members
 from kbroker.cluster.image import MetadataImage
-from kbroker.cluster.registration import CannotRegister, changes, check_cluster
+from kbroker.cluster.shown_nodes import CannotRegister, changes, check_cluster
 from kbroker.cluster.topics import Topics
 from kbroker.coordination import paths
 from kbroker.coordination.parcels import parcels
@@ -140,7 +140,7 @@ class Registration:
         deadline = time.monotonic() + seconds
         while session.exists(path, self._wake) is not None:
             if not self._woken.wait(max(0.0, deadline - time.monotonic())):
-                raise registry.BrokerIdTaken(
+                raise members.BrokerIdTaken(
                     f"broker.id={self._node_id}: a broker with this id is registered there and alive ({who})"
                 )
             self._woken.clear()
@@ -236,15 +236,15 @@ class Registration:
 
     def _register(self, session: ZooKeeperStore) -> None:
         session.make_chroot()
-        registry.ensure_layout(session)
-        there = registry.ensure_cluster_id(session, self._topics.cluster_id, tuple)
+        members.ensure_layout(session)
+        there = members.ensure_cluster_id(session, self._topics.cluster_id, tuple)
         if there != self._topics.cluster_id:
             raise CannotRegister(f"it holds cluster {there} since a moment ago")
         registration = paths.BrokerRegistration(self._endpoints, self._rack, self._clock.wall_ms())
         try:
             session.create(paths.broker_path(self._node_id), paths.encode_broker(registration), ephemeral=True)
         except NodeExists:
-            raise registry.BrokerIdTaken(
+            raise members.BrokerIdTaken(
                 f"broker.id={self._node_id}: another broker is registered with this id ({self._registered(session)})"
             ) from None
         self._shown = None

@@ -11,8 +11,8 @@ from typing import Generic, Protocol, TypeVar
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.rules.java_hash import java_string_hash
 from kbroker.state_log.loader import Loader
-from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
+from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.state_log.topic import StateTopic
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +35,22 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
+
+
+class Held(Generic[S]):
+    """For `with`: gives a shard whose lock is held, and releases the lock; or gives an error, and holds no lock."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: S | ErrorCode):
+        self._found = found
+
+    def __enter__(self) -> S | ErrorCode:
+        return self._found
+
+    def __exit__(self, *_: object) -> None:
+        if not isinstance(self._found, ErrorCode):
+            self._found.lock.release()
 
 
 class Shards(Generic[S]):
@@ -101,7 +117,7 @@ class Shards(Generic[S]):
         return all(shard.partition.active.wait(timeout_s) for shard in shards)
 
     # --- opening -----------------------------------------------------------------------------------------
-    def prepare(self, key: str) -> ErrorCode:
+    def open_for(self, key: str) -> ErrorCode:
         """Make sure that the topic exists and that the key's partition is loaded or being loaded. May block.
 
         Returns NOT_COORDINATOR if another broker leads the partition, and COORDINATOR_NOT_AVAILABLE if the key cannot
@@ -127,8 +143,8 @@ class Shards(Generic[S]):
         # A partition whose loading failed is not in `_shards` any more.
         return ErrorCode.NONE if partition_id in self._shards else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def is_prepared(self, key: str) -> bool:
-        """Whether the key's partition is open, so that `prepare` has nothing to do and does not block."""
+    def is_open_for(self, key: str) -> bool:
+        """Whether the key's partition is open, so that `open_for` has nothing to do and does not block."""
         return self._running and self.partition_for(key) in self._shards
 
     def _open(self, partition_id: int, run: Callable[[Callable[[], None]], None] | None = None) -> S | None:
@@ -162,21 +178,21 @@ class Shards(Generic[S]):
         """The partition that the key's records are in."""
         return java_string_hash(key) % (self._topic.partition_count() or self._topic.default_partition_count())
 
-    def acquire(self, key: str) -> S | ErrorCode:
-        """The key's shard with its lock held, which the caller releases; or why the key is not served here now."""
+    def hold(self, key: str) -> Held[S]:
+        """For `with`: the key's shard with its lock held, or why the key is not served here now."""
         if not self._running:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return Held(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition_id = self.partition_for(key)
         shard = self._shards.get(partition_id) or self._open(partition_id)
         if shard is None:
-            return ErrorCode.NOT_COORDINATOR
+            return Held(ErrorCode.NOT_COORDINATOR)
         if shard.partition.phase is Phase.LOADING:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return Held(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         shard.lock.acquire()
         if shard.partition.phase is not Phase.ACTIVE:
             shard.lock.release()
-            return ErrorCode.NOT_COORDINATOR
-        return shard
+            return Held(ErrorCode.NOT_COORDINATOR)
+        return Held(shard)
 
     def get(self, partition_id: int) -> S | None:
         """The partition's shard, loaded or not, without its lock; None if it is not open."""

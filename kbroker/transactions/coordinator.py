@@ -3,10 +3,7 @@
 A request that may wait comes with a callable. It is called once with the answer, on the thread on which the answer
 becomes due: the request's own if the log commits at once, else the log's.
 
-How a transaction ends: a Prepare* record is written, then a marker to each partition of the transaction, then a
-Complete* record. The producer is answered when the Prepare* record is in the log and the writes that need no wait are
-done. From the Prepare* record on the end is certain: after a crash the next coordinator finds it and writes the markers
-again. As long as nothing has to wait, all of this runs on one thread.
+How a transaction ends is in `endings.py`.
 
 Locks. A shard's `lock` is held over a decision and the append of its record; markers are written and answers given
 without it. Two shards' locks, of transactions or of groups, are never held at once. Order: shard, then the log's locks.
@@ -18,7 +15,6 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeAlias
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, NotNow
@@ -26,18 +22,17 @@ from kbroker.model import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, TopicPartitio
 from kbroker.room import Room
 from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
-from kbroker.state_log.partition import Phase, StatePartition
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.shards import Shards
+from kbroker.state_log.shards import Held, Shards
+from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.state_log.topic import StateTopic
 from kbroker.transactions.answers import DescribedTransaction, EndedTransaction, InitializedProducer, ListedTransaction
-from kbroker.transactions.markers import SETTLED, Ending, Marker, MarkerWriter
+from kbroker.transactions.endings import Answer, Endings
+from kbroker.transactions.markers import MarkerWriter
 from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.shard import TransactionShard
 
 LOG = logging.getLogger(__name__)
-
-Answer: TypeAlias = Callable[[ErrorCode], None]
 
 _STATES = frozenset(str(state) for state in TransactionState)
 
@@ -59,9 +54,9 @@ class TransactionCoordinator:
     ):
         self.options = options
         self._clock = clock
-        self._markers = markers
         self._next_producer_id = next_producer_id
         self._deadlines = deadlines or Deadlines("transaction-deadlines", clock)
+        self._endings = Endings(markers, self._deadlines, clock, options.marker_retry_ms)
         self.shards = Shards("transaction", topic, make=self._make_shard, load=self._load, end=_end)
         """The transactional ids, by partition of `__transaction_state`."""
         self._room = Room("kbroker.transactional.ids.max", options.most_ids, self._count_ids, clock)
@@ -88,7 +83,7 @@ class TransactionCoordinator:
     def _load(self, shard: TransactionShard) -> None:
         for transaction in shard.load(self.options.load_buffer_bytes, self._take_up):
             LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
-            self._write_markers(shard, transaction)
+            self._endings.write_markers(shard, transaction)
 
     def _take_up(self, transactions: Iterable[Transaction]) -> None:
         """Set the age of the open transactions among those loaded.
@@ -101,9 +96,9 @@ class TransactionCoordinator:
                 # A start in the future was written by a wrong clock: the transaction gets its whole timeout.
                 transaction.begun(now_ms, max(0, wall_ms - transaction.start_ms))
 
-    def _acquire(self, transactional_id: str) -> TransactionShard | ErrorCode:
-        """The id's shard with its lock held, which the caller releases; or why the id is not served here now."""
-        return self.shards.acquire(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
+    def _hold(self, transactional_id: str) -> Held[TransactionShard]:
+        """For `with`: the id's shard with its lock held, or why the id is not served here now."""
+        return self.shards.hold(transactional_id) if transactional_id else Held(ErrorCode.INVALID_REQUEST)
 
     # --- InitProducerId ----------------------------------------------------------------------------------
     def init_producer_id(
@@ -157,10 +152,9 @@ class TransactionCoordinator:
         client_host: str,
     ) -> Callable[[], None] | None:
         """Initialize the producer. Returns what to call without the lock; None: a new producer id is needed."""
-        shard = self.shards.acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return functools.partial(answer, InitializedProducer(shard))
-        try:
+        with self.shards.hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return functools.partial(answer, InitializedProducer(shard))
             transaction = shard.transactions.get(transactional_id)
             if transaction is None and not self._room.has_room(client_host):
                 return functools.partial(answer, InitializedProducer(ErrorCode.POLICY_VIOLATION))
@@ -176,12 +170,10 @@ class TransactionCoordinator:
                 return functools.partial(answer, InitializedProducer(transit))
             if transit.state is TransactionState.PREPARE_ABORT:
                 # The open transaction is aborted first. The client is told CONCURRENT_TRANSACTIONS and asks again.
-                then = functools.partial(self._prepared, shard, transaction, functools.partial(_tell_to_wait, answer))
+                then = self._endings.once_prepared(shard, transaction, functools.partial(_answer_aborting, answer))
             else:
-                then = functools.partial(_initialized, transit, answer)
+                then = functools.partial(_answer_initialized, transit, answer)
             error = shard.store(transaction, transit, then)
-        finally:
-            shard.lock.release()
         return _nothing if error is None else functools.partial(then, error)
 
     # --- a transaction -----------------------------------------------------------------------------------
@@ -199,22 +191,17 @@ class TransactionCoordinator:
         For AddPartitionsToTxn, and for AddOffsetsToTxn with the partition of the group's offsets. With `EPOCH_VERSION`
         for partitions that a producer writes to without having added them (KIP-890).
         """
-        shard = self._acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            answer(shard)
-            return
         error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        try:
-            transaction = shard.transactions.get(transactional_id)
-            if transaction is not None:
+        with self._hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                error = shard
+            elif (transaction := shard.transactions.get(transactional_id)) is not None:
                 now_ms = self._clock.wall_ms()
                 is_open = transaction.state is TransactionState.ONGOING
                 transit = transaction.add_partitions(producer_id, producer_epoch, partitions, now_ms, client_version)
                 if not is_open and isinstance(transit, Transit):
                     transaction.begun(self._deadlines.now_ms())
                 error = transit if isinstance(transit, ErrorCode) else shard.store(transaction, transit, answer)
-        finally:
-            shard.lock.release()
         if error is not None:
             answer(error)
 
@@ -245,38 +232,23 @@ class TransactionCoordinator:
 
     def _when_ended(self, transactional_id: str, call: Callable[[], None]) -> None:
         """Call `call` when no markers of the id are being written, or after `add_wait_ms`."""
-        shard = self.shards.acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            call()
-            return
-        try:
-            waits = transactional_id in shard.endings
-            if waits:
+        give_up: Callable[[], None] | None = None
+        with self.shards.hold(transactional_id) as shard:
+            if not isinstance(shard, ErrorCode) and transactional_id in shard.endings:
                 shard.waiting.setdefault(transactional_id, []).append(call)
-        finally:
-            shard.lock.release()
-        if not waits:
+                give_up = functools.partial(_stop_waiting, shard, transactional_id, call)
+        if give_up is None:
             call()
-            return
-
-        def give_up() -> None:
-            with shard.lock:
-                waiting = shard.waiting.get(transactional_id, [])
-                if call not in waiting:
-                    return
-                waiting.remove(call)
-            call()
-
-        self._deadlines.schedule(self._deadlines.now_ms() + self.options.add_wait_ms, give_up)
+        else:
+            self._deadlines.schedule(self._deadlines.now_ms() + self.options.add_wait_ms, give_up)
 
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """The error of each partition: NONE if it is in the producer's open transaction (KIP-890). Does not wait."""
-        shard = self._acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return dict.fromkeys(partitions, shard)
-        try:
+        with self._hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return dict.fromkeys(partitions, shard)
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
                 return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -285,39 +257,27 @@ class TransactionCoordinator:
                 return dict.fromkeys(partitions, error)
             has = transaction.partitions
             return {each: ErrorCode.NONE if each in has else ErrorCode.TRANSACTION_ABORTABLE for each in partitions}
-        finally:
-            shard.lock.release()
 
     def partition_count(self, transactional_id: str) -> int:
         """How many partitions the id's transaction has, which says how long ending it takes; 0 if it is not served."""
-        shard = self.shards.acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return 0
-        try:
-            transaction = shard.transactions.get(transactional_id)
+        with self.shards.hold(transactional_id) as shard:
+            transaction = None if isinstance(shard, ErrorCode) else shard.transactions.get(transactional_id)
             return 0 if transaction is None else len(transaction.partitions)
-        finally:
-            shard.lock.release()
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
         """EndTxn of a client that keeps its epoch."""
-        shard = self._acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            answer(shard)
-            return
         error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         then = answer
-        try:
-            transaction = shard.transactions.get(transactional_id)
-            if transaction is not None:
+        with self._hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                error = shard
+            elif (transaction := shard.transactions.get(transactional_id)) is not None:
                 transit = transaction.end(producer_id, producer_epoch, commit, self._clock.wall_ms())
                 if isinstance(transit, ErrorCode):
                     error = transit
                 else:
-                    then = functools.partial(self._prepared, shard, transaction, answer)
+                    then = self._endings.once_prepared(shard, transaction, answer)
                     error = shard.store(transaction, transit, then)
-        finally:
-            shard.lock.release()
         if error is not None:
             then(error)
 
@@ -345,10 +305,9 @@ class TransactionCoordinator:
         answer: Callable[[EndedTransaction], None],
     ) -> Callable[[], None] | None:
         """End the transaction. Returns what to call without the lock; None: a new producer id is needed."""
-        shard = self._acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return functools.partial(answer, EndedTransaction(shard))
-        try:
+        with self._hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return functools.partial(answer, EndedTransaction(shard))
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
                 return functools.partial(answer, EndedTransaction(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
@@ -360,103 +319,15 @@ class TransactionCoordinator:
                 return functools.partial(answer, known)
             if isinstance(transit, ErrorCode):
                 return functools.partial(answer, EndedTransaction(transit))
-            then = functools.partial(self._prepared, shard, transaction, functools.partial(_ended, transit, answer))
+            then = self._endings.once_prepared(shard, transaction, functools.partial(_answer_ended, transit, answer))
             error = shard.store(transaction, transit, then)
-        finally:
-            shard.lock.release()
         return _nothing if error is None else functools.partial(then, error)
 
     def is_used_up(self, transactional_id: str) -> bool:
         """Whether the id's epochs are used up, so that its next epoch needs a new producer id, which may block."""
-        shard = self.shards.acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return False
-        try:
-            transaction = shard.transactions.get(transactional_id)
+        with self.shards.hold(transactional_id) as shard:
+            transaction = None if isinstance(shard, ErrorCode) else shard.transactions.get(transactional_id)
             return transaction is not None and transaction.is_used_up
-        finally:
-            shard.lock.release()
-
-    # --- how it ends; the caller holds no lock -----------------------------------------------------------
-    def _prepared(self, shard: TransactionShard, transaction: Transaction, answer: Answer, error: ErrorCode) -> None:
-        """Go on when the Prepare* record is in the log, or with `error` when it is not: markers, then the answer."""
-        try:
-            if not error:
-                self._write_markers(shard, transaction)
-        finally:
-            answer(error)
-
-    def _write_markers(self, shard: TransactionShard, transaction: Transaction) -> None:
-        with shard.lock:
-            if shard.partition.phase is not Phase.ACTIVE or not transaction.is_prepared or transaction.pending:
-                return
-            commit = transaction.state is TransactionState.PREPARE_COMMIT
-            epochs = (transaction.producer_epoch, shard.partition.leader_epoch)
-            marker = Marker(transaction.producer_id, *epochs, commit, transaction.client_version)
-            ending = Ending(transaction, transaction.complete(self._clock.wall_ms()), marker)
-            shard.endings[transaction.transactional_id] = ending
-            partitions = transaction.partitions
-        if not partitions:
-            self._complete(shard, ending)
-        for partition in partitions:
-            self._write_marker(shard, ending, partition)
-
-    def _write_marker(self, shard: TransactionShard, ending: Ending, partition: TopicPartition) -> None:
-        done = functools.partial(self._marker_done, shard, ending, partition)
-        self._markers.write(partition, ending.marker, done)
-
-    def _marker_done(
-        self, shard: TransactionShard, ending: Ending, partition: TopicPartition, error: ErrorCode
-    ) -> None:
-        if error in SETTLED:
-            if error:
-                self._say(ending, partition, "needs none", error)
-            with shard.lock:
-                ending.remaining.discard(partition)
-                is_last = not ending.remaining
-            if is_last:
-                self._complete(shard, ending)
-        elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            # Another coordinator has ended the transaction in that partition, and ends it in all others too. Nothing
-            # changes here.
-            self._say(ending, partition, "is refused", error)
-        else:
-            self._say(ending, partition, "will be tried again", error)
-            self._later(shard, functools.partial(self._write_marker, shard, ending, partition))
-
-    def _say(self, ending: Ending, partition: TopicPartition, what: str, error: ErrorCode) -> None:
-        transactional_id = ending.transaction.transactional_id
-        LOG.warning("the marker of transactional id %r for %s %s: %s", transactional_id, partition, what, error.name)
-
-    def _complete(self, shard: TransactionShard, ending: Ending) -> None:
-        """Write the Complete* record: all markers are written."""
-        then = functools.partial(self._completed, shard, ending)
-        with shard.lock:
-            if shard.partition.phase is not Phase.ACTIVE:
-                return
-            error = shard.store(ending.transaction, ending.transit, then, keep_pending=True)
-        if error is not None:
-            then(error)
-
-    def _completed(self, shard: TransactionShard, ending: Ending, error: ErrorCode) -> None:
-        if error:
-            self._later(shard, functools.partial(self._complete, shard, ending))
-            return
-        transactional_id = ending.transaction.transactional_id
-        with shard.lock:
-            shard.endings.pop(transactional_id, None)
-            waiting = shard.waiting.pop(transactional_id, ())
-        for call in waiting:
-            call()
-
-    def _later(self, shard: TransactionShard, call: Callable[[], None]) -> None:
-        """Call `call` after `marker_retry_ms`, if this broker still leads the shard's partition then."""
-
-        def run() -> None:
-            if shard.partition.phase is Phase.ACTIVE:
-                call()
-
-        self._deadlines.schedule(self._deadlines.now_ms() + self.options.marker_retry_ms, run)
 
     # --- what happens by itself --------------------------------------------------------------------------
     def _abort_timed_out(self) -> None:
@@ -468,7 +339,7 @@ class TransactionCoordinator:
                 self._abort(shard, transaction, now_ms)
 
     def _abort(self, shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
-        then = functools.partial(self._prepared, shard, transaction, functools.partial(self._aborted, transaction))
+        then = self._endings.once_prepared(shard, transaction, functools.partial(self._aborted, transaction))
 
         def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
             with shard.lock:
@@ -505,10 +376,9 @@ class TransactionCoordinator:
             return DescribedTransaction(
                 ErrorCode.INVALID_REQUEST if self.shards.is_running else ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
-        shard = self.shards.acquire(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return DescribedTransaction(shard)
-        try:
+        with self.shards.hold(transactional_id) as shard:
+            if isinstance(shard, ErrorCode):
+                return DescribedTransaction(shard)
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
                 return DescribedTransaction(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -522,8 +392,6 @@ class TransactionCoordinator:
                 transaction.producer_epoch,
                 frozenset(transaction.partitions if ending is None else ending.remaining),
             )
-        finally:
-            shard.lock.release()
 
     def list_transactions(
         self, producer_ids: Collection[int] = (), states: Collection[str] = (), longer_than_ms: int = -1
@@ -574,14 +442,14 @@ class TransactionCoordinator:
         return self._aborted_by_timeout
 
 
-def _initialized(transit: Transit, answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
+def _answer_initialized(transit: Transit, answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
     if error:
         answer(InitializedProducer(error))
     else:
         answer(InitializedProducer(ErrorCode.NONE, transit.producer_id, transit.producer_epoch))
 
 
-def _ended(transit: Transit, answer: Callable[[EndedTransaction], None], error: ErrorCode) -> None:
+def _answer_ended(transit: Transit, answer: Callable[[EndedTransaction], None], error: ErrorCode) -> None:
     if error:
         answer(EndedTransaction(error))
     elif transit.next_producer_id != NO_PRODUCER_ID:
@@ -590,8 +458,18 @@ def _ended(transit: Transit, answer: Callable[[EndedTransaction], None], error: 
         answer(EndedTransaction(error, transit.producer_id, transit.producer_epoch))
 
 
-def _tell_to_wait(answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
+def _answer_aborting(answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:
     answer(InitializedProducer(error or ErrorCode.CONCURRENT_TRANSACTIONS))
+
+
+def _stop_waiting(shard: TransactionShard, transactional_id: str, call: Callable[[], None]) -> None:
+    """Call `call` unless that has happened: the markers of the id take too long."""
+    with shard.lock:
+        waiting = shard.waiting.get(transactional_id, [])
+        if call not in waiting:
+            return
+        waiting.remove(call)
+    call()
 
 
 def _nothing() -> None:

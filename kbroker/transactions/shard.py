@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from kbroker.errors import ErrorCode
 from kbroker.room import Room
 from kbroker.rules.transaction import Transaction, Transit
-from kbroker.state_log.partition import Phase, StatePartition
+from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.transactions import records
 from kbroker.transactions.markers import Ending
 from kbroker.transactions.replay import PartitionReplay

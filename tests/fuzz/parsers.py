@@ -32,7 +32,7 @@ from kbroker.errors import BadInput, ConfigError, DiskDamaged, KbrokerError, Sto
 from kbroker.fs import RealFileSystem
 from kbroker.groups import records as group_records
 from kbroker.groups.replay import PartitionReplay
-from kbroker.groups.subscription import subscribed_topics
+from kbroker.groups.subscribed_topics import subscribed_topics
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, request_class, response_class
 from kbroker.protocol.headers import decode_request, decode_response

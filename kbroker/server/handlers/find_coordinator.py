@@ -52,7 +52,7 @@ def blocks(services: Services, request: Request, message: M.FindCoordinatorReque
     """Whether a topic has to be created or a partition to be loaded first."""
     keys = message.coordinator_keys if request.api_version >= SEVERAL_FROM else [message.key]
     coordinator = _coordinator(services, message.key_type)
-    return coordinator is not None and not all(map(coordinator.shards.is_prepared, keys))
+    return coordinator is not None and not all(map(coordinator.shards.is_open_for, keys))
 
 
 def handle(services: Services, request: Request, message: M.FindCoordinatorRequest) -> M.FindCoordinatorResponse:
@@ -103,7 +103,7 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> _Fou
     coordinator = _coordinator(services, key_type)
     if coordinator is None:
         return _Found(ErrorCode.INVALID_REQUEST)
-    error = coordinator.shards.prepare(key)
+    error = coordinator.shards.open_for(key)
     if error is ErrorCode.NONE:
         here = services.endpoints_for(request.connection)
         return _Found(ErrorCode.NONE, services.node_id, here.host, here.port)

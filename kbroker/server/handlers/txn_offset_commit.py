@@ -20,7 +20,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.server.handlers.shared.answering import answer
-from kbroker.state_log.partition import Producer
+from kbroker.state_log.state_partition import Producer
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from kbroker.cluster.image import NO_LEADER, Topic
+from kbroker.cluster.members import random_id
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.producer_ids import ProducerIds
-from kbroker.cluster.registry import random_id
 from kbroker.cluster.topics import FoundPartition, Topics
 from kbroker.coordination import paths
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed

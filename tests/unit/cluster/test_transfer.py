@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.cluster import registry
+from kbroker.cluster import members
 from kbroker.cluster.carried_nodes import CannotCarry, read_carried
 from kbroker.cluster.loading import load_image
 from kbroker.cluster.transfer import Plan, TransferOptions, plan_export, plan_import
@@ -88,7 +88,7 @@ def test_a_store_that_took_over_is_a_cluster_that_this_broker_leads(sides: Sides
     plan = sides.do_import()
     assert (plan.topic_count, plan.partition_count) == (1, 2)
     assert plan.notes == ["1 ACL nodes are not carried over: kbroker has no access control yet"]
-    registry.ensure_layout(sides.store)
+    members.ensure_layout(sides.store)
     image, _ = load_image(sides.store, CLUSTER)
     topic = image.topics["a"]
     assert (topic.topic_id, topic.configs, topic.configs_given) == (ID, {"retention.ms": "5"}, True)
@@ -229,7 +229,7 @@ def test_a_topic_whose_deletion_has_begun_is_carried_with_its_mark(sides: Sides)
     sides.put(paths.delete_topic_path("a"))
     sides.found.clear()
     sides.do_import()
-    registry.ensure_layout(sides.store)
+    members.ensure_layout(sides.store)
     image, doomed = load_image(sides.store, CLUSTER)
     assert (list(image.topics), list(doomed)) == ([], ["a"])
 

@@ -16,7 +16,8 @@ from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Leaving, Member, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import MOST_CANCELLED
-from kbroker.state_log.partition import Producer
+from kbroker.state_log.shards import Held
+from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.replica import MemoryOffsetsTopic
 
 from .conftest import Home, subscription
@@ -30,9 +31,9 @@ def test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it() -> No
     home = Home(MemoryOffsetsTopic(exists=False))
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.NOT_COORDINATOR
     assert home.coordinator.describe("g").error is ErrorCode.NOT_COORDINATOR
-    assert not home.coordinator.shards.is_prepared("g")
-    assert home.coordinator.shards.prepare("g") is ErrorCode.NONE
-    assert home.coordinator.shards.is_prepared("g")
+    assert not home.coordinator.shards.is_open_for("g")
+    assert home.coordinator.shards.open_for("g") is ErrorCode.NONE
+    assert home.coordinator.shards.is_open_for("g")
     assert [home.form(group_id).generation for group_id in "ghijk"] == [1] * 5, "every partition is served at once"
 
 
@@ -42,7 +43,7 @@ def test_a_topic_that_cannot_be_created_makes_no_coordinator_and_is_told_of_once
     home = Home(MemoryOffsetsTopic(exists=False))
     home.topic.cannot_be_created = True
     for _ in range(3):
-        assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert home.coordinator.shards.open_for("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert caplog.messages == ["the topic of the group coordinator cannot be created: no space"]
 
 
@@ -78,7 +79,7 @@ def test_a_stopped_coordinator_serves_nobody(home: Home) -> None:
     home.coordinator.stop()
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert home.coordinator.list_groups()[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.shards.open_for("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_whoever_waits_hears_when_the_coordinator_stops(home: Home) -> None:
@@ -134,9 +135,9 @@ def test_a_partition_that_cannot_be_read_is_tried_again_when_somebody_asks(home:
     replica.fail_reads = True
     partition_id = home.coordinator.shards.partition_for("g")
     home.coordinator.shards.resign(partition_id)
-    assert home.coordinator.shards.prepare("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.shards.open_for("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     replica.fail_reads = False
-    assert home.coordinator.shards.prepare("g") is ErrorCode.NONE
+    assert home.coordinator.shards.open_for("g") is ErrorCode.NONE
     assert home.fetch() == {"t-0": 5}
 
 
@@ -500,14 +501,11 @@ def test_a_large_group_is_not_looked_at_for_each_of_its_members(home: Home, monk
     monkeypatch.setattr(Group, "advance", counted)
     members = [Member(f"m{number}", None, "c", "/h", 10**9, 10_000 + number, {"range": b""}) for number in range(1000)]
     group = Group.restore("g", "consumer", "range", 1, "m0", members)
-    shard = home.coordinator._acquire("g")
-    assert isinstance(shard, GroupShard)
-    try:
+    with home.coordinator._hold("g") as shard:
+        assert isinstance(shard, GroupShard)
         shard.groups["g"] = ServedGroup(group)
         group.start(home.deadlines.now_ms())
         home.coordinator._settle(shard, shard.groups["g"])
-    finally:
-        shard.lock.release()
     for _ in range(11_100):
         home.advance(1)
     assert (len(group.members), looks < 500) == (0, True)
@@ -583,14 +581,14 @@ def test_a_member_that_no_record_could_hold_is_refused(make_home: Callable[..., 
 def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
     """The coordinator releases the lock of the partition in between."""
     taken = 0
-    acquire = home.coordinator._acquire
+    hold = home.coordinator._hold
 
-    def counted(group_id: str) -> GroupShard | ErrorCode:
+    def counted(group_id: str) -> Held[GroupShard]:
         nonlocal taken
         taken += 1
-        return acquire(group_id)
+        return hold(group_id)
 
-    home.coordinator._acquire = counted  # type: ignore[method-assign]
+    home.coordinator._hold = counted  # type: ignore[method-assign]
     member_id = home.form().member_id
     taken = 0
     leaving = [*(Leaving(f"nobody-{number}") for number in range(5000)), Leaving(member_id)]

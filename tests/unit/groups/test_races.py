@@ -20,8 +20,8 @@ from kbroker.protocol.records import ControlType
 from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.state_log.partition import Producer
 from kbroker.state_log.replica import Committed
+from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
 from tests.kit.threads import run_all
 from tests.kit.wire.batches import encode_control_batch

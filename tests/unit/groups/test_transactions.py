@@ -14,7 +14,7 @@ from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol.records import ControlType, read_batches
 from kbroker.rules.group_offsets import CommittedOffset
-from kbroker.state_log.partition import Producer
+from kbroker.state_log.state_partition import Producer
 from tests.kit.logs.home import LogHome
 from tests.kit.models.offsets import Commit, Marker, Removal, known_after
 from tests.kit.parts.replica import MemoryOffsetsTopic

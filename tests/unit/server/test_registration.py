@@ -22,7 +22,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from kbroker.cluster.new_topics import NewTopic
-from kbroker.cluster.registration import CannotRegister
+from kbroker.cluster.shown_nodes import CannotRegister
 from kbroker.config.broker_config import load_config
 from kbroker.coordination import paths
 from kbroker.coordination.zookeeper import ZooKeeperStore

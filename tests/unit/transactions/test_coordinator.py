@@ -444,13 +444,13 @@ def test_transactions_are_counted_by_state(home: Home) -> None:
 
 def test_the_topic_is_made_for_the_first_id(make_home: MakeHome) -> None:
     home = make_home(partitions=4, exists=False)
-    assert not home.coordinator.shards.is_prepared("id")
+    assert not home.coordinator.shards.is_open_for("id")
     assert home.init().error is ErrorCode.NOT_COORDINATOR
     home.topic.cannot_be_created = True
-    assert home.coordinator.shards.prepare("id") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert home.coordinator.shards.open_for("id") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     home.topic.cannot_be_created = False
-    assert home.coordinator.shards.prepare("id") is ErrorCode.NONE
-    assert home.coordinator.shards.is_prepared("id")
+    assert home.coordinator.shards.open_for("id") is ErrorCode.NONE
+    assert home.coordinator.shards.is_open_for("id")
     assert home.init().error is ErrorCode.NONE
 
 
@@ -459,7 +459,7 @@ def test_a_partition_that_cannot_be_read_is_tried_again_when_it_is_asked_for(hom
     home.replica.fail_reads = True
     home.restart()
     home.replica.fail_reads = False
-    assert home.coordinator.shards.prepare("id") is ErrorCode.NONE
+    assert home.coordinator.shards.open_for("id") is ErrorCode.NONE
     assert home.coordinator.shards.await_loaded(10) and home.state() == "Empty"
 
 

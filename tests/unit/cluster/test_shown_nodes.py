@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cluster import registry
+from kbroker.cluster import members
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.new_topics import NewTopic
-from kbroker.cluster.registration import CannotRegister, changes, check_cluster
+from kbroker.cluster.shown_nodes import CannotRegister, changes, check_cluster
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.paths import PartitionRegistration, TopicAssignment
@@ -32,8 +32,8 @@ class Mirror:
         self.shown: MetadataImage | None = None
 
     def join(self) -> None:
-        registry.ensure_layout(self.zookeeper)
-        registry.ensure_cluster_id(self.zookeeper, self.cluster.topics.cluster_id, tuple)
+        members.ensure_layout(self.zookeeper)
+        members.ensure_cluster_id(self.zookeeper, self.cluster.topics.cluster_id, tuple)
 
     def check(self) -> None:
         check_cluster(self.zookeeper, self.cluster.session, NODE_ID)
@@ -54,7 +54,7 @@ class Mirror:
             self.zookeeper.set(path, data)
 
     def put_topic(self, name: str, *brokers: int) -> None:
-        assignment = TopicAssignment(registry.random_id(), {0: brokers}, {}, {})
+        assignment = TopicAssignment(members.random_id(), {0: brokers}, {}, {})
         self.put(paths.topic_path(name), paths.encode_topic(assignment))
         self.put(paths.partition_state_path(name, 0))
 
@@ -168,7 +168,7 @@ def test_an_empty_zookeeper_one_of_its_own_and_older_nodes_are_taken(mirror: Mir
     ("spoil", "says"),
     [
         (
-            lambda m: m.put(paths.CLUSTER_ID, paths.encode_cluster_id(paths.encode_uuid(registry.random_id()))),
+            lambda m: m.put(paths.CLUSTER_ID, paths.encode_cluster_id(paths.encode_uuid(members.random_id()))),
             "another",
         ),
         (lambda m: m.put(paths.CONTROLLER_EPOCH, b"2"), "kbroker cluster import"),

@@ -10,7 +10,7 @@ from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import Batch
 from kbroker.state_log.loader import Loader
-from kbroker.state_log.partition import Phase, StatePartition
+from kbroker.state_log.state_partition import Phase, StatePartition
 from tests.kit.logs.home import ManualClock
 from tests.kit.parts.replica import MemoryReplica
 
