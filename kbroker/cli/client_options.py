@@ -53,7 +53,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], **own: Any) -> dict[str, Any]:
-    """Return the options for `make`: those that are in `table`.
+    """Return the options for `make_client`: those that are in `table`.
 
     The user's options win over the command's `own`. The user's file may have options of other kinds of clients too.
     Java's trust and key stores are returned as they are given. Raises KbrokerError if an option of `-X` is unknown.
@@ -65,7 +65,7 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
         "request.timeout.ms": timeout_ms,
         "socket.connection.setup.timeout.ms": timeout_ms,
         **{name.replace("_", "."): value for name, value in own.items()},
-        **_of_file(arguments.command_config),
+        **_options_in_file(arguments.command_config),
     }
     for name, value in arguments.option:
         found = _option(name, value)
@@ -75,7 +75,7 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
     if arguments.bootstrap_server is not None:
         options["bootstrap.servers"] = arguments.bootstrap_server
     elif "bootstrap.servers" not in options:
-        options["bootstrap.servers"] = _of_environment() or args.DEFAULT_BOOTSTRAP
+        options["bootstrap.servers"] = _addresses_in_environment() or args.DEFAULT_BOOTSTRAP
     parse_bootstrap(options["bootstrap.servers"])
     names = {alias for option in table.values() for alias in (option.name, *option.aliases)} | java_stores.NAMES
     return {name: value for name, value in options.items() if name in names}
@@ -83,7 +83,7 @@ def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], *
 
 def connect(arguments: argparse.Namespace) -> AdminClient:
     """Return an AdminClient that is connected. Raises ConnectionFailed at once if no broker is reached."""
-    admin = make(AdminClient, client_options(arguments, NETWORK))
+    admin = make_client(AdminClient, client_options(arguments, NETWORK))
     try:
         admin.check_connection()
     except ConnectionFailed as error:
@@ -96,7 +96,7 @@ def connect(arguments: argparse.Namespace) -> AdminClient:
     return admin
 
 
-def make(kind: type[C], options: Mapping[str, Any]) -> C:
+def make_client(kind: type[C], options: Mapping[str, Any]) -> C:
     """Make a client with these options. Raises KbrokerError if one of them is wrong."""
     try:
         return kind(_with_stores(options))  # type: ignore[call-arg]
@@ -119,7 +119,7 @@ def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**without, "ssl.context": java_stores.context(options)}
 
 
-def _of_environment() -> str | None:
+def _addresses_in_environment() -> str | None:
     """Return the addresses in the environment, if set. Raises KbrokerError if they are not HOST:PORT,..."""
     text = os.environ.get(args.BOOTSTRAP_VARIABLE)
     if text:
@@ -130,7 +130,7 @@ def _of_environment() -> str | None:
     return text
 
 
-def _of_file(path: str | None) -> dict[str, str]:
+def _options_in_file(path: str | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value, line in read_properties(path) if path is not None else ():
         option = _option(name, value)

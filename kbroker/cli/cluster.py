@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = _carry(arguments, logs)
     finally:
         logs.stop()
-    _say(arguments, plan)
+    _print_plan(arguments, plan)
     return 0
 
 
@@ -152,7 +152,7 @@ def _forget(path: str) -> None:
         Path(path + suffix).unlink(missing_ok=True)
 
 
-def _say(arguments: argparse.Namespace, plan: Plan) -> None:
+def _print_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     if arguments.json:
         print_json(
             {

@@ -10,7 +10,7 @@ from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.known_settings import BROKER, GROUP, TOPIC, unknown_settings_named
 from kbroker.cli.outcome import USAGE
-from kbroker.cli.output import print_json, print_table, tell
+from kbroker.cli.output import print_json, print_note, print_table
 from kbroker.cli.topic_facts import missing_topics_named
 from kbroker.client.admin import AdminClient
 from kbroker.client.admin_results import ConfigEntry
@@ -111,7 +111,7 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
             ([str(c["name"]), "[hidden]" if c["sensitive"] else c["value"], str(c["source"])] for c in found),
         )
         if not found and not arguments.all:
-            tell("nothing is set; --all shows what holds by default")
+            print_note("nothing is set; --all shows what holds by default")
 
 
 def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -126,7 +126,7 @@ def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
             admin.alter_broker_config(_node_id(arguments.name), changes, **lists, validate_only=only)
         else:
             admin.alter_group_config(arguments.name, changes, **lists, validate_only=only)
-    tell(f"{arguments.kind} {arguments.name!r}: {'this would be accepted' if only else 'changed'}")
+    print_note(f"{arguments.kind} {arguments.name!r}: {'this would be accepted' if only else 'changed'}")
 
 
 def _joined(items: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from kbroker.cli import arguments as args
 from kbroker.cli import message_formats as formats
-from kbroker.cli.client_options import add_cluster, client_options, connect, make
-from kbroker.cli.output import tell
+from kbroker.cli.client_options import add_cluster, client_options, connect, make_client
+from kbroker.cli.output import print_note
 from kbroker.cli.topic_facts import described
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = [each.partition for each in topic.partitions]
     args.require_known_partitions(arguments.topic, arguments.partition or [], known)
     _say_what_is_awaited(arguments)
-    with make(Consumer, _options(arguments)) as consumer:
+    with make_client(Consumer, _options(arguments)) as consumer:
         reader = _Reader(consumer, arguments)
         if arguments.group is not None:
             # On SIGTERM leave the group, so that the other members need not wait for the session to end.
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _say_what_is_awaited(arguments: argparse.Namespace) -> None:
     """Tell the user that only new messages are printed, and so maybe nothing for a while."""
     if not _names_a_start(arguments) and not arguments.exit and arguments.group is None:
-        tell("messages from now on; --from-beginning shows what is there, Ctrl-C ends")
+        print_note("messages from now on; --from-beginning shows what is there, Ctrl-C ends")
 
 
 def _names_a_start(arguments: argparse.Namespace) -> bool:
@@ -152,7 +152,7 @@ class _Member(RebalanceListener):
         fresh = [each for each in partitions if committed[each] is None]
         if len(fresh) < len(partitions) and _names_a_start(self._arguments):
             group = self._arguments.group
-            tell(f"group {group!r} goes on where it was; kbroker groups reset-offsets {group} moves it")
+            print_note(f"group {group!r} goes on where it was; kbroker groups reset-offsets {group} moves it")
         for partition, offset in _start(self._consumer, self._arguments, fresh).items():
             self._consumer.seek(*partition, offset)
         self._reader.add(partitions)

@@ -12,7 +12,7 @@ from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.offset_plan import Bounds, Target
 from kbroker.cli.outcome import USAGE
-from kbroker.cli.output import counted, print_json, print_table, remind_of_execute, tell
+from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.topic_facts import (
     chosen_partitions,
     described_and_error,
@@ -168,7 +168,7 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
     else:
         _print_groups(shown, with_members=arguments.members)
         if not shown and error is None:
-            tell("there are no groups")
+            print_note("there are no groups")
     if error is not None:
         raise error
 
@@ -311,7 +311,7 @@ def _reset(admin: AdminClient, arguments: argparse.Namespace) -> None:
             ([*partition, committed.get(partition), *target] for partition, target in targets.items()),
         )
     if arguments.execute:
-        tell(f"group {group_id!r} has these offsets now")
+        print_note(f"group {group_id!r} has these offsets now")
     elif not arguments.dry_run:
         remind_of_execute()
 
@@ -352,7 +352,7 @@ def _delete_offsets(admin: AdminClient, arguments: argparse.Namespace) -> None:
             raise KbrokerError(f"group {arguments.group!r} has no offsets there of topic {topic!r}")
         admin.delete_offsets(arguments.group, chosen)
         deleted += len(chosen)
-    tell(f"deleted {counted(deleted, 'offset')} of group {arguments.group!r}")
+    print_note(f"deleted {counted(deleted, 'offset')} of group {arguments.group!r}")
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -364,7 +364,7 @@ def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
         except BrokerError as error:
             errors[group_id] = error
         else:
-            tell(f"deleted group {group_id!r}")
+            print_note(f"deleted group {group_id!r}")
     missing = [group_id for group_id, error in errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND]
     if errors:
         group_id, why = next(iter(errors.items()))

@@ -20,7 +20,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def tell(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line for a person on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
 from kbroker._core.client.consumer.records import Records
-from kbroker.cli.client_options import client_options, make
+from kbroker.cli.client_options import client_options, make_client
 from kbroker.cli.perf_report import Clock, Finding
 from kbroker.cli.progress import Progress
 from kbroker.client.consumer.consumer import Consumer
@@ -44,12 +44,12 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
     )
     chosen = [TopicPartition(arguments.topic, partition) for partition in partitions]
     if arguments.warm_up:
-        with make(Consumer, options) as consumer:
+        with make_client(Consumer, options) as consumer:
             reader = _Reader(consumer, chosen, arguments)
             tenth = max(1, min(reader.span, arguments.messages or reader.span) // 10)
             reader.read(tenth, arguments.warm_up, Progress(None, False)).raise_if_interrupted()
     # Another consumer than the warm-up's: nothing has been fetched before the clock runs.
-    with make(Consumer, options) as consumer:
+    with make_client(Consumer, options) as consumer:
         progress = Progress(None, shown)
         finding = _Reader(consumer, chosen, arguments).read(arguments.messages, arguments.seconds, progress)
         progress.finish()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from kbroker.cli.client_options import client_options, make
+from kbroker.cli.client_options import client_options, make_client
 from kbroker.cli.histogram import Histogram
 from kbroker.cli.pace import Pace
 from kbroker.cli.perf_payload import Payload, values_of
@@ -45,7 +45,7 @@ def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: boo
             way: _Acknowledged = _Acknowledged(producer, arguments, partitions)
             if arguments.end_to_end:
                 options = client_options(arguments, CONSUMER, enable_auto_commit=False, allow_auto_create_topics=False)
-                way = _Read(producer, arguments, partitions, stack.enter_context(make(Consumer, options)))
+                way = _Read(producer, arguments, partitions, stack.enter_context(make_client(Consumer, options)))
             load = OneByOne(way.send, Payload(values, 1), arguments.rate)
             if arguments.warm_up:
                 warm_up = load.run(tenth(arguments.messages), arguments.warm_up, Progress(None, False))
@@ -77,7 +77,7 @@ class OneByOne:
         interrupted = False
         try:
             while pace.await_due(sent, 1):
-                (value,) = self._payload.take(1)
+                (value,) = self._payload.next_values(1)
                 due_ns = pace.due_ns(sent)
                 self._send(value)
                 latency.add(time.perf_counter_ns() - due_ns)

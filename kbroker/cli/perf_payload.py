@@ -36,13 +36,13 @@ class Payload:
     """Hands out the values in turn."""
 
     def __init__(self, values: list[bytes], most: int):
-        """`most`: the largest `count` of `take`."""
+        """`most`: the largest `count` of `next_values`."""
         self._count = len(values)
-        # Repeated so often that `take` is one slice, wherever it begins.
+        # Repeated so often that `next_values` is one slice, wherever it begins.
         self._values = values * (-(-most // len(values)) + 1)
         self._next = 0
 
-    def take(self, count: int) -> list[bytes]:
+    def next_values(self, count: int) -> list[bytes]:
         first = self._next
         self._next = (first + count) % self._count
         return self._values[first : first + count]

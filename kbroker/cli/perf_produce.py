@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker._core.client.producer.delivery import Deliveries, Delivery
-from kbroker.cli.client_options import client_options, make
+from kbroker.cli.client_options import client_options, make_client
 from kbroker.cli.histogram import Histogram
 from kbroker.cli.pace import Pace
 from kbroker.cli.perf_payload import Payload, values_of
@@ -51,7 +51,7 @@ def producers_of(
         delivery_timeout_ms=timeout_ms,
         max_block_ms=timeout_ms,
     )
-    return [stack.enter_context(make(Producer, options)) for _ in range(count)]
+    return [stack.enter_context(make_client(Producer, options)) for _ in range(count)]
 
 
 def measure(arguments: argparse.Namespace, partitions: Sequence[int], shown: bool) -> Finding:
@@ -160,7 +160,7 @@ class _Load:
         producer = self._producers[turn % len(self._producers)]
         # Each producer goes round all partitions.
         partition = self._partitions[turn // len(self._producers) % len(self._partitions)]
-        *values, last = self._payload.take(count)
+        *values, last = self._payload.next_values(count)
         others = producer.send_many(self._topic, values, partitions=partition) if values else None
         delivery = producer.send(self._topic, last, partition=partition)
         size = sum(map(len, values)) + len(last)

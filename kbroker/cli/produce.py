@@ -18,10 +18,10 @@ from typing import BinaryIO, NoReturn
 
 from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.cli import arguments as args
-from kbroker.cli.client_options import add_cluster, client_options, connect, make
+from kbroker.cli.client_options import add_cluster, client_options, connect, make_client
 from kbroker.cli.full_disks import full_disks_named
 from kbroker.cli.message_lines import decode_line
-from kbroker.cli.output import counted, prompt, tell
+from kbroker.cli.output import counted, print_note, prompt
 from kbroker.cli.progress import Progress
 from kbroker.cli.topic_facts import similar_topics
 from kbroker.client.admin import AdminClient
@@ -94,19 +94,19 @@ def run(arguments: argparse.Namespace) -> int:
         inputs: list[BinaryIO] = [stack.enter_context(Path(name).open("rb")) for name in arguments.file] or [
             sys.stdin.buffer
         ]
-        producer = stack.enter_context(make(Producer, options))
+        producer = stack.enter_context(make_client(Producer, options))
         progress = Progress(_size_of(inputs), _is_shown(arguments, inputs))
         sender = _Sender(producer, arguments, progress)
         try:
             for file in inputs:
                 if file.isatty():
-                    tell(f"a line is a message for topic {arguments.topic!r}; Ctrl-D ends")
+                    print_note(f"a line is a message for topic {arguments.topic!r}; Ctrl-D ends")
                 sender.send_all(file)
             sender.finish()
         except BaseException:
             producer.close(LAST_WORDS_S)
             raise
-    tell(f"topic {arguments.topic!r} has {counted(progress.messages, 'message')} more")
+    print_note(f"topic {arguments.topic!r} has {counted(progress.messages, 'message')} more")
     return 0
 
 
@@ -178,7 +178,7 @@ class _Sender:
             data = os.read(file.fileno(), READ_SIZE)
             if not data:
                 if file.isatty():
-                    tell("")
+                    print_note("")
                 break
             *lines, rest = (rest + data).split(b"\n")
             if lines:

@@ -23,16 +23,16 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Tell that clients can connect, or that reloading has ended."""
-        self._tell("READY=1", f"STATUS={status}")
+        self._notify("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
         """Tell that settings are being read again."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        self._tell("STOPPING=1", "STATUS=stopping")
+        self._notify("STOPPING=1", "STATUS=stopping")
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         address = self._address
         if not address:
             return

@@ -115,7 +115,7 @@ def serve(
 
     config = load()
     begin_log(log_level, config["kbroker.log.format"])
-    _tell_notices(config)
+    _log_notices(config)
     for line in open_to_others(config):
         LOG.warning("%s", line)
     signals = StopSignals()
@@ -128,7 +128,7 @@ def serve(
         signals.ignore()  # there is nothing left to stop
 
 
-def _tell_notices(config: BrokerConfig) -> None:
+def _log_notices(config: BrokerConfig) -> None:
     for notice in config.notices:
         LOG.log(logging.WARNING if notice.unknown else logging.INFO, "%s", notice.text)
 
@@ -158,10 +158,10 @@ def _serve(
         broker.give_up_start()
     try:
         broker.start()
-        status = _say_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        status = _log_ready(config, broker, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
         manager.ready(status)
         if ready_fd is not None:
-            _tell_ready(ready_fd, broker)
+            _write_ready(ready_fd, broker)
         broker.load_handlers()
         gc.freeze()
         gc.enable()
@@ -200,13 +200,13 @@ def _read_again(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
         said = "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":")
         LOG.error("settings were read again on SIGHUP, and nothing is changed: %s", said)
         return
-    _tell_notices(config)
+    _log_notices(config)
     LOG.info("settings were read again on SIGHUP: %s", ", ".join(reading.taken) or "nothing new that can be taken")
     if reading.waiting:
         LOG.warning("changed settings that are in force after a restart only: %s", ", ".join(reading.waiting))
 
 
-def _tell_ready(ready_fd: int, broker: Broker) -> None:
+def _write_ready(ready_fd: int, broker: Broker) -> None:
     with contextlib.suppress(BrokenPipeError), open(ready_fd, "w") as told:
         told.writelines(f"{endpoint}\n" for endpoint in broker.endpoints)
 
@@ -220,7 +220,7 @@ def _hang_on(lifeline_fd: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _say_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> str:
+def _log_ready(config: BrokerConfig, broker: Broker, elapsed_s: float) -> str:
     """Log that the broker is ready; return its addresses and directories as text."""
     addresses = ", ".join(str(endpoint) for endpoint in broker.endpoints)
     directories = ", ".join(str(Path(directory).absolute()) for directory in config.log_dirs)
@@ -248,7 +248,7 @@ class StopSignals:
         stops = (signal.SIGINT, signal.SIGTERM)
         self._numbers = [number for number in stops if signal.getsignal(number) != signal.SIG_IGN]
         for number in self._numbers:
-            signal.signal(number, self._take)
+            signal.signal(number, self._on_signal)
         # The default action would end the process; with a Python handler, the signal is written to the pipe.
         signal.signal(signal.SIGHUP, lambda *_: None)
 
@@ -265,7 +265,7 @@ class StopSignals:
         for number in (*self._numbers, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
-    def _take(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._first == 0.0:
             self._first = time.monotonic()
             if self.on_first is not None:

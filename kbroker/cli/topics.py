@@ -10,7 +10,7 @@ from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.known_settings import TOPIC, unknown_settings_named
 from kbroker.cli.offset_plan import Bounds, Target
-from kbroker.cli.output import counted, print_json, print_table, remind_of_execute, tell
+from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.progress import in_units
 from kbroker.cli.topic_facts import (
     chosen_partitions,
@@ -113,7 +113,7 @@ def _create(admin: AdminClient, arguments: argparse.Namespace) -> None:
     def create(name: str) -> None:
         with unknown_settings_named(TOPIC, dict(arguments.config)):
             admin.create_topic(name, arguments.partitions, arguments.replication_factor, dict(arguments.config))
-        tell(f"created topic {name!r}")
+        print_note(f"created topic {name!r}")
 
     _each(arguments.topic, create, ErrorCode.TOPIC_ALREADY_EXISTS if arguments.if_not_exists else None)
 
@@ -121,7 +121,7 @@ def _create(admin: AdminClient, arguments: argparse.Namespace) -> None:
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:
     def delete(name: str) -> None:
         admin.delete_topics([name])
-        tell(f"deleted topic {name!r}")
+        print_note(f"deleted topic {name!r}")
 
     with missing_topics_named(admin, arguments.topic):
         _each(arguments.topic, delete, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments.if_exists else None)
@@ -143,7 +143,7 @@ def _each(names: Iterable[str], do: Callable[[str], None], forgiven: ErrorCode |
 def _alter(admin: AdminClient, arguments: argparse.Namespace) -> None:
     with missing_topics_named(admin, [arguments.topic]):
         admin.create_partitions(arguments.topic, arguments.partitions)
-    tell(f"topic {arguments.topic!r} has {counted(arguments.partitions, 'partition')} now")
+    print_note(f"topic {arguments.topic!r} has {counted(arguments.partitions, 'partition')} now")
 
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
@@ -274,6 +274,6 @@ def _delete_records(admin: AdminClient, arguments: argparse.Namespace) -> None:
         heads = ["topic", "partition", "start", "end", "new start", "messages", "note"]
         print_table(heads, ([*row.values()] for row in rows))
     if arguments.execute:
-        tell(f"deleted {counted(sum(row['messages'] for row in rows), 'message')}")
+        print_note(f"deleted {counted(sum(row['messages'] for row in rows), 'message')}")
     elif not arguments.dry_run:
         remind_of_execute()

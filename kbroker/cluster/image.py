@@ -36,7 +36,7 @@ class Partition(NamedTuple):
 class Topic:
     """A topic, its partitions in the order of their ids, and its own configs; others come from the broker."""
 
-    __slots__ = ("configs", "configs_given", "name", "partitions", "prepared", "topic_id")
+    __slots__ = ("configs", "configs_given", "derived", "name", "partitions", "topic_id")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Topic:
         """Whether the topic's own configs are known.
 
         False for a topic whose logs were found on disk; its records must not be deleted."""
-        self.prepared: dict[str, Any] = {}
+        self.derived: dict[str, Any] = {}
         """A cache of what readers have made from this value, such as response parts. It lives as long as the value. Two
         readers may make the same entry at once; either is right."""
 
@@ -69,7 +69,7 @@ class Topic:
 
     def changed(self, **values: Any) -> Topic:
         """A copy of this topic with other `values` and an empty cache."""
-        return _copied(self, prepared={}, **values)
+        return _copied(self, derived={}, **values)
 
 
 class Broker(NamedTuple):
@@ -85,7 +85,7 @@ class MetadataImage:
     """The whole metadata at one moment."""
 
     __slots__ = (
-        "broker_configs", "brokers", "cluster_id", "controller_id", "group_configs", "names", "prepared", "topics",
+        "broker_configs", "brokers", "cluster_id", "controller_id", "derived", "group_configs", "names", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -107,8 +107,8 @@ class MetadataImage:
         """Dynamic broker configs, by broker id as text or DEFAULT_ENTITY."""
         self.group_configs = group_configs or {}
         """Configs of single groups, by group id."""
-        self.prepared: dict[Any, Any] = {}
-        """A cache of readers, as `Topic.prepared`."""
+        self.derived: dict[Any, Any] = {}
+        """A cache of readers, as `Topic.derived`."""
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -131,10 +131,10 @@ class MetadataImage:
         for topic in changed:
             topics[topic.name] = topic
             names[topic.topic_id] = topic.name
-        return _copied(self, topics=topics, names=names, prepared={})
+        return _copied(self, topics=topics, names=names, derived={})
 
     def with_broker_configs(self, entity: str, configs: Mapping[str, str]) -> MetadataImage:
-        return _copied(self, broker_configs={**self.broker_configs, entity: configs}, prepared={})
+        return _copied(self, broker_configs={**self.broker_configs, entity: configs}, derived={})
 
     def with_group_configs(self, group_id: str, configs: Mapping[str, str]) -> MetadataImage:
         others = {name: own for name, own in self.group_configs.items() if name != group_id}
@@ -145,7 +145,7 @@ class MetadataImage:
     ) -> MetadataImage:
         """A copy with these live brokers. `failed`: (broker id, partition) of replicas whose log directory failed."""
         topics = {name: _with_offline(topic, brokers, failed) for name, topic in self.topics.items()}
-        return _copied(self, brokers=brokers, controller_id=controller_id, topics=topics, prepared={})
+        return _copied(self, brokers=brokers, controller_id=controller_id, topics=topics, derived={})
 
 
 def _copied(value: T, **values: Any) -> T:

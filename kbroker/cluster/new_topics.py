@@ -65,10 +65,10 @@ def check_name(name: str, image: MetadataImage, doomed: Collection[str]) -> None
 def _colliding(name: str, image: MetadataImage) -> str | None:
     if "." not in name and "_" not in name:
         return None
-    by_key = image.prepared.get("collision keys")
+    by_key = image.derived.get("collision keys")
     if by_key is None:
         by_key = {collision_key(topic): topic for topic in image.topics}
-        image.prepared["collision keys"] = by_key
+        image.derived["collision keys"] = by_key
     found: str | None = by_key.get(collision_key(name))
     return found
 

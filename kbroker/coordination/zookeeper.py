@@ -442,10 +442,10 @@ class ZooKeeperStore:
             log.warning("the connection to ZooKeeper %s is lost", self._address)
         else:
             log.warning("the session with ZooKeeper %s has expired", self._address)
-            self._post(lambda: self._tell_of_end(callbacks))
+            self._post(lambda: self._announce_end(callbacks))
             self._stop_client()
 
-    def _tell_of_end(self, callbacks: list[Callable[[], None]]) -> None:
+    def _announce_end(self, callbacks: list[Callable[[], None]]) -> None:
         """Call all callbacks in one call: if one closes the session, the event thread ends after this call."""
         for callback in callbacks:
             self._deliver(callback)
@@ -511,9 +511,9 @@ class ZooKeeperStore:
             self._told = event, told
         if watch.watcher not in told:  # a watcher of both data and children is told of a deletion once
             told.append(watch.watcher)
-            self._tell(watch, _KINDS[event.type])
+            self._fire(watch, _KINDS[event.type])
 
-    def _tell(self, watch: _Watch, kind: store.EventKind) -> None:
+    def _fire(self, watch: _Watch, kind: store.EventKind) -> None:
         self._deliver(lambda: watch.watcher(store.WatchEvent(kind, watch.path)))
 
     def _watch_again(self) -> None:
@@ -548,7 +548,7 @@ class ZooKeeperStore:
                 if (old.path, old.watcher) in told:
                     continue
                 told.add((old.path, old.watcher))
-            self._tell(old, kind)
+            self._fire(old, kind)
         # A watcher of both data and children is told of a deletion once, even if only one of the answers has come.
         self._dropped = [old for old in self._dropped if (old.path, old.watcher) not in told]
 

@@ -38,7 +38,7 @@ class GroupOptions(NamedTuple):
         return self.consumer._replace(**own) if own else self.consumer
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], own_limits: Callable[[str], Mapping[str, Any]]) -> GroupOptions:
+    def from_settings(cls, settings: Mapping[str, Any], own_limits: Callable[[str], Mapping[str, Any]]) -> GroupOptions:
         """Take the options from the broker's settings."""
         return cls(
             own_limits=own_limits,

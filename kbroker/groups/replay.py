@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class PartitionReplay:
-    """Takes every batch of a partition in order; then `groups` gives the groups."""
+    """Applies every batch of a partition in order; then `groups` gives the groups."""
 
     def __init__(self, name: object):
         self._name = name
@@ -32,8 +32,8 @@ class PartitionReplay:
         self.consumer_groups: dict[str, list[Change]] = {}
         """The changes of each group of the consumer protocol (KIP-848); complete once `groups` has been iterated."""
 
-    def take(self, batch: Batch) -> None:
-        """Take the next batch. Raises what reading its records raises."""
+    def apply_batch(self, batch: Batch) -> None:
+        """Apply the next batch. Raises what reading its records raises."""
         info = batch.info
         if info.is_control:
             for record in batch.records():
@@ -90,9 +90,9 @@ class PartitionReplay:
                 of_group = offsets.setdefault(about.group_id, GroupOffsets())
                 committed = records.decode_offset_value(value, at)
                 if producer_id is None:
-                    of_group.put(about.partition, committed)
+                    of_group.set_committed(about.partition, committed)
                 else:
-                    of_group.put_transactional(producer_id, about.partition, committed)
+                    of_group.set_transactional(producer_id, about.partition, committed)
             elif (change := consumer_records.decode(key, value)) is not None:
                 self.consumer_groups.setdefault(change[0], []).append(change[1])
             else:

@@ -138,7 +138,7 @@ class GroupShard:
         still LOADING then.
         """
         replay = PartitionReplay(self.partition.name)
-        count = self.partition.replay(replay.take, self._options.offsets_load_buffer_bytes)
+        count = self.partition.replay(replay.apply_batch, self._options.offsets_load_buffer_bytes)
         loaded = {
             group_id: self._restore(group_id, value, offsets, replay.consumer_groups.get(group_id))
             for group_id, value, offsets in replay.groups()

@@ -186,7 +186,7 @@ class Group:
         else:
             # A leader that joins a stable group wants a new assignment: it sees changes that are not in the metadata.
             self._update(member, joining, token)
-            self._maybe_prepare_rebalance(now_ms)
+            self._maybe_begin_rebalance(now_ms)
 
     def _generation_answer(self, member: Member, with_members: bool = False) -> JoinAnswer:
         members = self._generation_members() if with_members else ()
@@ -209,7 +209,7 @@ class Group:
         self._answers.append((token, JoinAnswer(error, member_id)))
 
     def _add(self, token: Token, joining: Joining, member_id: str, now_ms: int) -> None:
-        member = Member.of(member_id, joining)
+        member = Member.from_joining(member_id, joining)
         member.join_token = token
         if self.state is GroupState.PREPARING_REBALANCE and self.generation == 0:
             self._newcomer_during_delay = True
@@ -219,7 +219,7 @@ class Group:
         self.pending_members.discard(member_id)
         self._awaiting_join += 1
         member.deadline_ms = self._due(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._maybe_prepare_rebalance(now_ms)
+        self._maybe_begin_rebalance(now_ms)
 
     def _update(self, member: Member, joining: Joining, token: Token) -> None:
         if member.join_token is None:
@@ -242,7 +242,7 @@ class Group:
         self._expect(member, now_ms)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # The leader may already know the old id, so its assignment would not reach the new one.
-            self._prepare_rebalance(now_ms)
+            self._begin_rebalance(now_ms)
         elif self.state is GroupState.STABLE:
             if self._members.vote() == self.protocol_name:
                 skip = joining.can_skip_assignment
@@ -251,7 +251,7 @@ class Group:
                 )
                 self._stores.append(store)
             else:
-                self._prepare_rebalance(now_ms)
+                self._begin_rebalance(now_ms)
 
     def _rename(self, member: Member, member_id: str) -> None:
         """Give `member` a new id, and fence requests that still wait under the old one."""
@@ -287,15 +287,15 @@ class Group:
         self._expect(member, now_ms)
 
     # --- rebalances --------------------------------------------------------------------------------------
-    def _maybe_prepare_rebalance(self, now_ms: int) -> None:
+    def _maybe_begin_rebalance(self, now_ms: int) -> None:
         if self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-            self._prepare_rebalance(now_ms)
+            self._begin_rebalance(now_ms)
 
     def rebalance(self, now_ms: int) -> None:
         """Begin a rebalance: all members have to join again."""
-        self._maybe_prepare_rebalance(now_ms)
+        self._maybe_begin_rebalance(now_ms)
 
-    def _prepare_rebalance(self, now_ms: int) -> None:
+    def _begin_rebalance(self, now_ms: int) -> None:
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._set_assignments({}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._unsynced.clear()
@@ -435,7 +435,7 @@ class Group:
         ):
             if error:
                 self._set_assignments({}, error, now_ms)
-                self._prepare_rebalance(now_ms)
+                self._begin_rebalance(now_ms)
             else:
                 self._set_assignments(store.assignments, ErrorCode.NONE, now_ms)
                 self.state = GroupState.STABLE
@@ -489,7 +489,7 @@ class Group:
 
     def _remove_and_rebalance(self, member: Member, now_ms: int) -> None:
         self._remove(member.member_id)
-        self._maybe_prepare_rebalance(now_ms)
+        self._maybe_begin_rebalance(now_ms)
         self._maybe_complete_join(now_ms)
 
     def _remove(self, member_id: str) -> None:
@@ -556,7 +556,7 @@ class Group:
             return
         for member_id in list(self._unsynced):
             self._remove(member_id)
-        self._prepare_rebalance(now_ms)
+        self._begin_rebalance(now_ms)
 
     # --- the log -----------------------------------------------------------------------------------------
     @classmethod
@@ -590,7 +590,7 @@ class Group:
         If it has more members than `max_size`, a rebalance begins.
         """
         if len(self.members) > self.max_size:
-            self._prepare_rebalance(now_ms)
+            self._begin_rebalance(now_ms)
         for member in self.members.values():
             self._expect(member, now_ms)
 

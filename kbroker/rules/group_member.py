@@ -153,7 +153,7 @@ class Member:
         """When the member is removed unless it is heard of before; None while one of its requests waits."""
 
     @classmethod
-    def of(cls, member_id: str, joining: Joining) -> Member:
+    def from_joining(cls, member_id: str, joining: Joining) -> Member:
         """A new member with the values of its JoinGroup."""
         member = cls(
             member_id,

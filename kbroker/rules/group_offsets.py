@@ -81,22 +81,22 @@ class GroupOffsets:
         for partition, committed in staged.offsets.items():
             written = committed._replace(record_offset=record_offset)
             if staged.producer_id is None or commit:
-                self.put(partition, written)
+                self.set_committed(partition, written)
             elif commit is None:
-                self.put_transactional(staged.producer_id, partition, written)
+                self.set_transactional(staged.producer_id, partition, written)
 
     def fail(self, staged: StagedOffsets) -> None:
         """Drop staged offsets: they did not get into the log."""
         self._staged.remove(staged)
 
-    def put(self, partition: TopicPartition, committed: CommittedOffset) -> None:
+    def set_committed(self, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Set the committed offset, unless there is one with a newer record."""
         known = self.committed.get(partition)
         if known is None or known.record_offset <= committed.record_offset:
             self.committed[partition] = committed
 
     # --- transactions ------------------------------------------------------------------------------------
-    def put_transactional(self, producer_id: int, partition: TopicPartition, committed: CommittedOffset) -> None:
+    def set_transactional(self, producer_id: int, partition: TopicPartition, committed: CommittedOffset) -> None:
         """Set an offset of an open transaction, unless that transaction has one with a newer record."""
         offsets = self.transactions.setdefault(producer_id, {})
         known = offsets.get(partition)
@@ -116,7 +116,7 @@ class GroupOffsets:
             if committed.record_offset >= marker_offset:
                 left[partition] = committed
             elif commit:
-                self.put(partition, committed)
+                self.set_committed(partition, committed)
         if left:
             self.transactions[producer_id] = left
 

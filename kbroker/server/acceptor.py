@@ -244,7 +244,7 @@ class AddressLimits:
             by_address |= {str(address[4][0]): count for address in found}
         self._overrides, self._by_address = overrides, by_address
 
-    def of(self, host: str) -> int:
+    def limit_for(self, host: str) -> int:
         """The limit of one numeric address."""
         return self._by_address.get(host, self._default())
 

@@ -139,7 +139,7 @@ class Broker:
 
         return GroupCoordinator(
             self._state_topic(GROUP_OFFSETS_TOPIC, config["offsets.topic.num.partitions"]),
-            GroupOptions.of(config, self._limits_of_group),
+            GroupOptions.from_settings(config, self._limits_of_group),
             self.clock,
             topics=lambda: image_topics(self._topics.image),
             expire_others=self._consumer_offsets.expire,
@@ -151,7 +151,7 @@ class Broker:
 
         return TransactionCoordinator(
             self._state_topic(TRANSACTION_STATE_TOPIC, config["transaction.state.log.num.partitions"]),
-            TransactionOptions.of(config),
+            TransactionOptions.from_settings(config),
             self.clock,
             self._markers,
             self._producer_ids.next,
@@ -251,7 +251,7 @@ class Broker:
         self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         limits = ConnectionLimits(
             max_connections=lambda: int(self.config["max.connections"]),
-            max_connections_per_ip=self._address_limits.of,
+            max_connections_per_ip=self._address_limits.limit_for,
             send_buffer_size=config["socket.send.buffer.bytes"],
             receive_buffer_size=config["socket.receive.buffer.bytes"],
             backlog=config["socket.listen.backlog.size"],

@@ -154,7 +154,7 @@ class Dispatcher:
             or (served.decode is not None and len(request.body) > LARGE_REQUEST_SIZE)
         )
         if must_wait or not self._serve(request, served, may_block=False):
-            return self._channel.put(request, processor)
+            return self._channel.enqueue(request, processor)
         return True
 
     def serve(self, request: Request) -> None:

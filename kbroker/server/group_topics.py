@@ -8,7 +8,7 @@ from uuid import UUID
 
 from kbroker.cluster.image import MetadataImage
 
-_PREPARED = "group topics"
+_CACHE_KEY = "group topics"
 
 
 class ImageTopics:
@@ -31,7 +31,7 @@ class ImageTopics:
 
 def image_topics(image: MetadataImage) -> ImageTopics:
     """The image's topics, always the same object for one image: the same object means that nothing has changed."""
-    topics = image.prepared.get(_PREPARED)
+    topics = image.derived.get(_CACHE_KEY)
     if topics is None:
-        topics = image.prepared.setdefault(_PREPARED, ImageTopics(image))
+        topics = image.derived.setdefault(_CACHE_KEY, ImageTopics(image))
     return cast(ImageTopics, topics)

@@ -37,7 +37,7 @@ class HandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self, number: int) -> None:
-        while (request := self._channel.get()) is not None:
+        while (request := self._channel.dequeue()) is not None:
             started = time.monotonic_ns()
             self._handle(request)
             del request  # not kept while waiting for the next

@@ -10,7 +10,7 @@ from kbroker._core.server.request import Request
 
 
 class RequestChannel:
-    """A queue into which any number of processors put and from which any number of handlers get.
+    """A queue into which any number of processors put requests and from which any number of handlers take them.
 
     A processor that finds the channel full keeps its request, stops reading, and is resumed when there is room.
     """
@@ -24,7 +24,7 @@ class RequestChannel:
     def __len__(self) -> int:
         return self._queue.qsize()
 
-    def put(self, request: Request, processor: Processor) -> bool:
+    def enqueue(self, request: Request, processor: Processor) -> bool:
         """Put a request. Returns False if the channel is full; `processor.resume` is called when there is room."""
         if self._queue.qsize() >= self.capacity:
             with self._lock:
@@ -37,7 +37,7 @@ class RequestChannel:
         self._queue.put(request)
         return True
 
-    def get(self) -> Request | None:
+    def dequeue(self) -> Request | None:
         """Take the oldest request; blocks while there is none. Returns None after `close`."""
         request = self._queue.get()
         if self._held_back:
@@ -48,6 +48,6 @@ class RequestChannel:
         return request
 
     def close(self, getters: int) -> None:
-        """Make the next `getters` calls of `get` return None, after everything that was put before."""
+        """Make the next `getters` calls of `dequeue` return None, after everything that was put before."""
         for _ in range(getters):
             self._queue.put(None)

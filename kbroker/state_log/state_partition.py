@@ -62,8 +62,8 @@ class StatePartition:
         self._clock = clock
         self._codec = codec
 
-    def replay(self, take: Callable[[Batch], None], read_bytes: int) -> int:
-        """Hand every batch to `take`, oldest first, reading `read_bytes` at a time. Returns the number of records.
+    def replay(self, apply: Callable[[Batch], None], read_bytes: int) -> int:
+        """Hand every batch to `apply`, oldest first, reading `read_bytes` at a time. Returns the number of records.
 
         Stops early when the partition ends. A damaged batch is skipped with an error in the log. If no further batch
         can be found, the replay ends there, with an error in the log. Raises what the replica's `read` raises.
@@ -75,7 +75,7 @@ class StatePartition:
             try:
                 for batch in read_batches(data, verify=False):
                     if batch.info.last_offset >= offset:
-                        count += self._replay_batch(data, batch, take)
+                        count += self._replay_batch(data, batch, apply)
                         offset = batch.info.last_offset + 1
             except BadInput as error:
                 LOG.error("%s: nothing can be read from offset %d on: %s", self.name, offset, error)
@@ -84,10 +84,10 @@ class StatePartition:
                 break  # compaction has removed all batches between here and the end
         return count
 
-    def _replay_batch(self, data: Buffer, batch: Batch, take: Callable[[Batch], None]) -> int:
+    def _replay_batch(self, data: Buffer, batch: Batch, apply: Callable[[Batch], None]) -> int:
         try:
             record_batch.verify(data, batch.info.position)
-            take(batch)
+            apply(batch)
         except BadInput as error:
             LOG.error("%s: the batch at offset %d is skipped: %s", self.name, batch.info.base_offset, error)
             return 0

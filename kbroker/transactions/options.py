@@ -24,7 +24,7 @@ class TransactionOptions(NamedTuple):
     """How long a request that begins a transaction waits for the markers of the transaction before."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> TransactionOptions:
+    def from_settings(cls, settings: Mapping[str, Any]) -> TransactionOptions:
         """Take the options from the broker's settings."""
         return cls(
             max_timeout_ms=settings["transaction.max.timeout.ms"],

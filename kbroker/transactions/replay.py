@@ -17,15 +17,15 @@ LOG = logging.getLogger(__name__)
 
 
 class PartitionReplay:
-    """Takes every batch of a partition in order; then `transactions` gives the transactional ids."""
+    """Applies every batch of a partition in order; then `transactions` gives the transactional ids."""
 
     def __init__(self, name: object):
         self._name = name
         self._newest: dict[bytes, tuple[bytes, int]] = {}
         """The newest value and the base offset of its batch, by key."""
 
-    def take(self, batch: Batch) -> None:
-        """Take the next batch. Raises what reading its records raises."""
+    def apply_batch(self, batch: Batch) -> None:
+        """Apply the next batch. Raises what reading its records raises."""
         if batch.info.is_control:
             return
         for record in batch.records():

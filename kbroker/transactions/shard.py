@@ -59,7 +59,7 @@ class TransactionShard:
         Raises what reading the log raises; the partition is still LOADING then.
         """
         replay = PartitionReplay(self.partition.name)
-        count = self.partition.replay(replay.take, load_buffer_bytes)
+        count = self.partition.replay(replay.apply_batch, load_buffer_bytes)
         loaded = replay.transactions()
         take_up(loaded.values())
         with self.lock:

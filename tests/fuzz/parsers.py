@@ -411,7 +411,7 @@ def feed_group_records(data: bytes) -> None:
             pass
     replay = PartitionReplay("fuzz")
     for batch in read_batches(encode_batch([(0, key, value), (0, key, None), (0, None, value), (0, key, value)])):
-        replay.take(batch)
+        replay.apply_batch(batch)
     for group_id, read, _ in replay.groups():
         if read is not None:
             named = read.protocol_type, read.protocol_name

@@ -52,7 +52,7 @@ NO_ID = bytes(16)
 MAX_REFUSALS_SAID = 5
 """How many topics of one request the log names when they cannot be created."""
 
-MAX_PREPARED_BODIES = 8
+MAX_CACHED_BODIES = 8
 """Encoded answers for all topics that are kept per metadata image, one for each version, set of broker endpoints and
 choice of authorized operations. With 5,000 partitions one has 300 KB."""
 
@@ -123,12 +123,12 @@ def _body_for_all(
         message.include_topic_authorized_operations,
         message.include_cluster_authorized_operations,
     )
-    bodies: dict[object, bytes] = image.prepared.setdefault("metadata bodies", {})
+    bodies: dict[object, bytes] = image.derived.setdefault("metadata bodies", {})
     body = bodies.get(key)
     if body is None:
         topics = [_part(topic, message) for topic in image.topics.values()]
         body = _response(image, brokers, topics, message).encode(version)
-        if len(bodies) >= MAX_PREPARED_BODIES:
+        if len(bodies) >= MAX_CACHED_BODIES:
             bodies.clear()
         bodies[key] = body
     return body
@@ -172,9 +172,9 @@ def _part(topic: Topic, message: M.MetadataRequest) -> TopicPart:
     """
     with_operations = bool(message.include_topic_authorized_operations)
     key = "metadata with operations" if with_operations else "metadata"
-    part: TopicPart | None = topic.prepared.get(key)
+    part: TopicPart | None = topic.derived.get(key)
     if part is None:
-        part = topic.prepared[key] = TopicPart(
+        part = topic.derived[key] = TopicPart(
             name=topic.name,
             topic_id=topic.topic_id.bytes,
             is_internal=topic.is_internal,

@@ -27,9 +27,9 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.handlers.shared.services import Services
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
-from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions

@@ -245,7 +245,7 @@ class Recovery:
         for batch in batches_of(offsets.log):
             assert isinstance(batch, Batch)
             if batch.info.base_offset + 1 < offsets.log.log_end_offset:  # but not the one of this check
-                replay.take(batch)
+                replay.apply_batch(batch)
         newest = {row[0]: row[1] for _, row in sorted(offsets.present.items())}
         sent = orders.history.reached(self.position)
         for group_id, _, committed in replay.groups():

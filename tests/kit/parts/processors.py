@@ -95,7 +95,7 @@ class ProcessorRig:
         if self.inline and request.api_key > 1:
             self.handle(request)
             return None
-        return self.channel.put(request, processor)
+        return self.channel.enqueue(request, processor)
 
     def _serve(self, request: Request) -> None:
         if request.api_key <= 1:

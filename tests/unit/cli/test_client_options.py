@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.client_options import add_cluster, client_options, make
+from kbroker.cli.client_options import add_cluster, client_options, make_client
 from kbroker.client import AdminClient
 from kbroker.client.config import NETWORK
 from kbroker.errors import KbrokerError
@@ -60,10 +60,10 @@ def test_stores_of_javas_property_files_are_read(
 ) -> None:
     lines = of_stores(stores, trust, key) + f"ssl.truststore.type={types}\nssl.keystore.type={types}\n"
     found = given(tmp_path, lines)
-    context = make(dict, found)["ssl.context"]
+    context = make_client(dict, found)["ssl.context"]
     assert isinstance(context, ssl.SSLContext)
     assert context.cert_store_stats() == {"x509": 1, "crl": 0, "x509_ca": 1}
-    make(AdminClient, found).close()
+    make_client(AdminClient, found).close()
 
 
 def test_loads_leave_them_to_their_tasks(stores: Authority, tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_loads_leave_them_to_their_tasks(stores: Authority, tmp_path: Path) -> N
 
 def test_stores_are_not_looked_at_without_tls(tmp_path: Path) -> None:
     found = given(tmp_path, "ssl.truststore.location=/none.p12\nssl.truststore.password=x\nssl.truststore.type=JKS\n")
-    assert not [name for name in make(dict, found) if name.startswith("ssl.")]
+    assert not [name for name in make_client(dict, found) if name.startswith("ssl.")]
 
 
 def test_passwords_are_those_of_our_files_too(tmp_path: Path) -> None:
     lines = "security.protocol=SSL\nssl.certificate.location=/c.pem\nssl.keystore.password=x\nssl.keystore.type=PEM\n"
-    found = make(dict, given(tmp_path, lines))
+    found = make_client(dict, given(tmp_path, lines))
     assert found["ssl.certificate.location"] == "/c.pem" and found["ssl.keystore.password"] == "x"
     assert "ssl.context" not in found and "ssl.keystore.type" not in found
 
@@ -99,6 +99,6 @@ def test_passwords_are_those_of_our_files_too(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_store_is_one_line(stores: Authority, tmp_path: Path, words: list[str], says: str) -> None:
     options = [word for each in words for word in ("-X", each.replace("{}", str(stores.folder)))]
     with pytest.raises(KbrokerError) as caught:
-        make(dict, given(tmp_path, of_stores(stores, "trust.p12", "client.p12"), *options))
+        make_client(dict, given(tmp_path, of_stores(stores, "trust.p12", "client.p12"), *options))
     said = str(caught.value)
     assert says.replace("{}", str(stores.folder)) in said and "\n" not in said and PASSWORD not in said

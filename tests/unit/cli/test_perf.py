@@ -177,7 +177,7 @@ def test_a_file_is_the_payload(broker: Broker, topic: str, perf: Perf, tmp_path:
 
 def test_the_payload_goes_round_and_is_the_same_each_time() -> None:
     payload = Payload([b"a", b"b", b"c"], 7)
-    assert [b"".join(payload.take(count)) for count in (2, 7, 1, 4)] == [b"ab", b"cabcabc", b"a", b"bcab"]
+    assert [b"".join(payload.next_values(count)) for count in (2, 7, 1, 4)] == [b"ab", b"cabcabc", b"a", b"bcab"]
     arguments = argparse.Namespace(payload=None, size=None)
     values = values_of(arguments)
     assert values == values_of(arguments) and {len(value) for value in values} == {100}

@@ -58,22 +58,22 @@ def test_a_commit_that_ends_after_its_topic_was_deleted_is_forgotten(offsets: Gr
 
 
 def test_offsets_of_a_transaction_count_when_it_is_committed(offsets: GroupOffsets) -> None:
-    offsets.put(P0, at(1, record=1))
-    offsets.put_transactional(9, P0, at(5, record=2))
+    offsets.set_committed(P0, at(1, record=1))
+    offsets.set_transactional(9, P0, at(5, record=2))
     assert offsets.committed[P0].offset == 1 and offsets.is_unstable(P0) and not offsets.is_unstable(P1)
     offsets.end_transaction(9, commit=True, marker_offset=3)
     assert offsets.committed[P0].offset == 5 and not offsets.is_unstable(P0)
 
 
 def test_an_aborted_transaction_leaves_nothing(offsets: GroupOffsets) -> None:
-    offsets.put_transactional(9, P0, at(5, record=2))
+    offsets.set_transactional(9, P0, at(5, record=2))
     offsets.end_transaction(9, commit=False, marker_offset=3)
     assert offsets.committed == {} and not offsets.is_busy
 
 
 def test_a_transaction_does_not_undo_a_later_commit(offsets: GroupOffsets) -> None:
-    offsets.put_transactional(9, P0, at(5, record=2))
-    offsets.put(P0, at(8, record=3))
+    offsets.set_transactional(9, P0, at(5, record=2))
+    offsets.set_committed(P0, at(8, record=3))
     offsets.end_transaction(9, commit=True, marker_offset=4)
     assert offsets.committed[P0].offset == 8
 
@@ -104,9 +104,9 @@ def test_what_did_not_get_into_the_log_is_not_in_the_transaction(offsets: GroupO
 
 
 def test_what_is_removed_is_known_of_nowhere(offsets: GroupOffsets) -> None:
-    offsets.put(P0, at(1))
-    offsets.put(OTHER, at(1))
-    offsets.put_transactional(9, P1, at(1))
+    offsets.set_committed(P0, at(1))
+    offsets.set_committed(OTHER, at(1))
+    offsets.set_transactional(9, P1, at(1))
     staged = offsets.begin({P0: at(2)}, producer_id=8)
     assert offsets.known() == {P0, P1, OTHER}
     offsets.remove([P0, P1])
@@ -123,20 +123,20 @@ def test_what_is_removed_is_known_of_nowhere(offsets: GroupOffsets) -> None:
 def test_offsets_expire_with_their_commit_or_with_the_group(
     offsets: GroupOffsets, since: int | None, expired: list[TopicPartition]
 ) -> None:
-    offsets.put(P0, at(1, committed=0))
-    offsets.put(P1, at(1, committed=DAY))
+    offsets.set_committed(P0, at(1, committed=0))
+    offsets.set_committed(P1, at(1, committed=DAY))
     assert offsets.expired(DAY, DAY, since) == expired
 
 
 def test_a_retention_time_of_the_commit_itself_wins(offsets: GroupOffsets) -> None:
-    offsets.put(P0, at(1, committed=0, expiry=50))
-    offsets.put(P1, at(1, committed=0, expiry=2 * DAY))
+    offsets.set_committed(P0, at(1, committed=0, expiry=50))
+    offsets.set_committed(P1, at(1, committed=0, expiry=2 * DAY))
     assert offsets.expired(DAY, DAY, None) == [P0]
 
 
 def test_subscribed_topics_and_commits_on_their_way_are_spared(offsets: GroupOffsets) -> None:
     for partition in (P0, P1, OTHER):
-        offsets.put(partition, at(1))
+        offsets.set_committed(partition, at(1))
     offsets.begin({OTHER: at(2)})
     assert offsets.expired(DAY, DAY, None, lambda topic: topic == "t") == []
     assert offsets.expired(DAY, DAY, None) == [P0, P1]

@@ -211,7 +211,7 @@ def test_a_changed_limit_is_for_new_connections(start: Start, processors: Proces
     with WireClient("127.0.0.1", port):
         wait_until(lambda: processors.connection_count == 3, "there is room for one more")
     limits.override({})
-    assert limits.of("127.0.0.1") == 2
+    assert limits.limit_for("127.0.0.1") == 2
     for client in (first, second):
         client.close()
 
@@ -221,7 +221,7 @@ def test_a_name_that_stands_for_nothing_is_said_and_limits_nobody(host: str, cap
     limits = AddressLimits(lambda: 2)
     limits.override({host: 0, "10.0.0.1": 1})
     assert caplog.messages == [f"max.connections.per.ip.overrides: {host} cannot be resolved"]
-    assert (limits.of("10.0.0.1"), limits.of("10.0.0.2")) == (1, 2)
+    assert (limits.limit_for("10.0.0.1"), limits.limit_for("10.0.0.2")) == (1, 2)
     limits.override({host: 0, "10.0.0.1": 1})
     assert len(caplog.messages) == 1, "what does not change is not looked up again"
 

@@ -162,7 +162,7 @@ def test_what_may_block_goes_through_the_channel(handled: list[Any]) -> None:
     assert serving.on_request(cast(Any, first), processor)
     assert not serving.on_request(cast(Any, second), processor)
     assert first.answers == []
-    serving.serve(cast(Any, channel.get()))
+    serving.serve(cast(Any, channel.dequeue()))
     assert len(first.answers) == 1
 
 

@@ -40,13 +40,13 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 def handed_over(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The correlation ids of the requests that were handed to a handler."""
     handed: list[int] = []
-    put = broker.channel.put
+    enqueue = broker.channel.enqueue
 
     def note(request: Any, processor: Any) -> bool:
         handed.append(request.correlation_id)
-        return put(request, processor)
+        return enqueue(request, processor)
 
-    monkeypatch.setattr(broker.channel, "put", note)
+    monkeypatch.setattr(broker.channel, "enqueue", note)
     return handed
 
 

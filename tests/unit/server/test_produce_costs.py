@@ -29,14 +29,14 @@ def produced(rig: ProcessorRig, batch: bytes, count: int) -> list[int]:
 
 def noted(rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of the correlation ids of the requests that a handler gets."""
-    put = rig.channel.put
+    enqueue = rig.channel.enqueue
     handed_over: list[int] = []
 
     def note(request: Any, processor: Any) -> bool:
         handed_over.append(request.correlation_id)
-        return put(request, processor)
+        return enqueue(request, processor)
 
-    monkeypatch.setattr(rig.channel, "put", note)
+    monkeypatch.setattr(rig.channel, "enqueue", note)
     return handed_over
 
 

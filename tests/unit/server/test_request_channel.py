@@ -27,23 +27,23 @@ def test_requests_come_out_in_the_order_in_which_they_went_in() -> None:
     channel = RequestChannel(10)
     processor = cast(Any, Stalled())
     for number in range(10):
-        assert channel.put(request(number), processor)
+        assert channel.enqueue(request(number), processor)
     assert len(channel) == 10
-    assert [channel.get() for _ in range(10)] == list(range(10))
+    assert [channel.dequeue() for _ in range(10)] == list(range(10))
 
 
 def test_a_full_channel_takes_no_more_and_says_when_there_is_room() -> None:
     channel = RequestChannel(2)
     first, second = cast(Any, Stalled()), cast(Any, Stalled())
-    assert channel.put(request(1), first)
-    assert channel.put(request(2), first)
-    assert not channel.put(request(3), first)
-    assert not channel.put(request(4), second)
+    assert channel.enqueue(request(1), first)
+    assert channel.enqueue(request(2), first)
+    assert not channel.enqueue(request(3), first)
+    assert not channel.enqueue(request(4), second)
     assert not first.resumed.is_set()
-    assert channel.get() == 1
+    assert channel.dequeue() == 1
     assert first.resumed.is_set()
     assert second.resumed.is_set()
-    assert channel.put(request(3), first)
+    assert channel.enqueue(request(3), first)
 
 
 def test_nobody_is_held_back_for_ever() -> None:
@@ -56,12 +56,12 @@ def test_nobody_is_held_back_for_ever() -> None:
     def put(first: int) -> None:
         processor = Stalled()
         for number in range(first, first + each):
-            while not channel.put(request(number), cast(Any, processor)):
+            while not channel.enqueue(request(number), cast(Any, processor)):
                 assert processor.resumed.wait(20), "held back for ever"
                 processor.resumed.clear()
 
     def get() -> None:
-        while (number := channel.get()) is not None:
+        while (number := channel.dequeue()) is not None:
             with lock:
                 taken.append(cast(Any, number))
 
@@ -89,7 +89,7 @@ def test_handlers_finish_what_is_queued_before_they_stop() -> None:
     pool = HandlerPool(2, channel, handle)
     pool.start()
     for number in range(20):
-        channel.put(request(number), cast(Any, Stalled()))
+        channel.enqueue(request(number), cast(Any, Stalled()))
     assert not pool.stop(0)
     gate.set()
     assert pool.stop(10)

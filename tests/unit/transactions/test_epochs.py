@@ -130,8 +130,9 @@ def test_what_is_written_waits_for_the_markers_of_the_transaction_before(home: H
 
 def test_how_long_it_waits_is_a_setting() -> None:
     settings = {setting.name: setting.default for setting in TRANSACTIONS}
-    assert TransactionOptions.of(settings) == TransactionOptions()
-    assert TransactionOptions.of(settings | {"add.partitions.to.txn.retry.backoff.max.ms": 7}).add_wait_ms == 7
+    assert TransactionOptions.from_settings(settings) == TransactionOptions()
+    changed = settings | {"add.partitions.to.txn.retry.backoff.max.ms": 7}
+    assert TransactionOptions.from_settings(changed).add_wait_ms == 7
 
 
 def test_what_is_written_does_not_wait_for_long(make_home: MakeHome) -> None:

@@ -111,7 +111,7 @@ def replayed(*batches: list[tuple[bytes | None, bytes | None]]) -> dict[str, Tra
     for at, of_batch in enumerate(batches):
         batch: Batch
         (batch,) = read_batches(encode_batch(((0, key, value) for key, value in of_batch), base_offset=at))
-        replay.take(batch)
+        replay.apply_batch(batch)
     return replay.transactions()
 
 
