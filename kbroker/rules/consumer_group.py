@@ -366,10 +366,13 @@ class ConsumerGroup(ConsumerGroupState):
         counts = self.pattern_counts()
         changes: list[Change] = []
         regexes, bump = dict(self.regexes), False
-        for regex, resolved in found.items():
+        newest = max((known.version for known in regexes.values()), default=0)
+        for regex, proposed in found.items():
             if counts.get(regex, 0) == 0:
                 continue
             known = regexes.get(regex, ResolvedRegex())
+            # The version is a wall clock's time, which may stand still or go back. Versions grow all the same.
+            resolved = proposed._replace(version=max(proposed.version, newest + 1))
             bump = bump or known.topics != resolved.topics
             regexes[regex] = resolved
             changes.append(RegexChange(regex, resolved))

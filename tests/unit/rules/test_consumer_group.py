@@ -298,6 +298,18 @@ def test_a_pattern_counts_once_its_topics_are_found(driver: Driver) -> None:
     assert driver.group.is_subscribed("t")
 
 
+@pytest.mark.parametrize("later_ms", [0, -3_600_000], ids=["in one millisecond", "after the clock was set back"])
+def test_what_a_pattern_matches_has_a_new_version_each_time(driver: Driver, later_ms: int) -> None:
+    """Readers of `__consumer_offsets` see the version. It is the wall clock's time, which need not grow."""
+    driver.join("a", regex="t", topics=())
+    versions = []
+    for wall_ms in (10**12, 10**12 + later_ms):
+        driver.group.resolved({"t": ResolvedRegex(frozenset({"t"}), wall_ms, wall_ms)}, driver.topics)
+        driver.settle()
+        versions.append(driver.group.regexes["t"].version)
+    assert versions == [10**12, 10**12 + 1]
+
+
 def test_patterns_and_targets_wait_no_longer_when_the_clock_is_set_back() -> None:
     driver = Driver(Topics(t=1, u=1, v=1), assignment_interval_ms=1000)
     driver.join("a", regex="t", topics=())
