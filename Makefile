@@ -20,8 +20,15 @@ $(VENV)/installed: $(VENV)/made setup.py pyproject.toml
 	KBROKER_BUILD=none $(PIP) --no-build-isolation -e .
 	touch $@
 
-$(VENV)/compiled: $(VENV)/installed $(SOURCES)
-	KBROKER_BUILD=$(BUILD) $(PY) setup.py --quiet build_ext --inplace
+# Says of which kind the compiled core is. Another BUILD makes another file, and then everything is compiled: setuptools
+# only compares times.
+KIND := $(VENV)/build-$(BUILD)
+$(KIND): | $(VENV)/made
+	rm -f $(VENV)/build-*
+	touch $@
+
+$(VENV)/compiled: $(VENV)/installed $(KIND) $(SOURCES)
+	KBROKER_BUILD=$(BUILD) $(PY) setup.py --quiet build_ext --inplace $(if $(filter $(KIND),$?),--force)
 	touch $@
 
 $(VENV)/test-installed: $(VENV)/installed pyproject.toml
