@@ -1,9 +1,8 @@
-"""The coordination store in a real ZooKeeper: a `store.Store` on kazoo, which only this module imports.
+"""The coordination store in a real ZooKeeper: a `store.Store` on kazoo. `zookeeper_watches.py` has its watches.
 
 A session survives lost connections until ZooKeeper expires it. While there is no connection, calls wait for one, for up
 to `wait_s`; then they raise StoreUnavailable, which says whether the change may have been made. Reads whose connection
-is lost are repeated. Watches survive too: after a reconnect each is set again, and its watcher is called if the node
-has changed meanwhile.
+is lost are repeated. Watches survive too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -36,13 +35,14 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Create as CreateRequest
-from kazoo.protocol.states import Callback, EventType, KazooState, KeeperState, WatchedEvent
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kbroker.coordination import store
 from kbroker.coordination.parcels import size_of
 from kbroker.coordination.store import check_path, parent_of
+from kbroker.coordination.zookeeper_watches import Mark, Watch, Watches, children_mark, data_mark
 from kbroker.errors import ConfigError, KbrokerError
 
 log = logging.getLogger(__name__)
@@ -58,13 +58,6 @@ CLOSE_S = 5.0
 
 Without a connection it does not wait: the session times out."""
 
-_KINDS = {
-    EventType.CREATED: store.EventKind.CREATED,
-    EventType.CHANGED: store.EventKind.CHANGED,
-    EventType.DELETED: store.EventKind.DELETED,
-    EventType.CHILD: store.EventKind.CHILDREN,
-}
-
 
 class _Link(Enum):
     """The state of the session."""
@@ -73,43 +66,6 @@ class _Link(Enum):
     LOST = "lost"
     EXPIRED = "expired"
     CLOSED = "closed"
-
-
-class _Mark(NamedTuple):
-    """The state of a node when a watch was set; if it differs later, the node has changed."""
-
-    creation_id: int
-    change_id: int
-    """The id of the last change of the node's data; for a watch of children, of its children."""
-
-
-class _Watch:
-    """One watcher on one path. It is set once; `again` makes another one to be set anew."""
-
-    def __init__(self, session: ZooKeeperStore, path: str, watcher: store.Watcher, *, of_children: bool):
-        self.path = path
-        self.watcher = watcher
-        self.of_children = of_children
-        self.mark: _Mark | None = None
-        self.is_settled = threading.Event()
-        """Set when `mark` is known, or when the watch is void, so that its events are ignored."""
-        self.is_void = False
-        self._session = session
-
-    @property
-    def key(self) -> tuple[str, bool, store.Watcher]:
-        return self.path, self.of_children, self.watcher
-
-    def __call__(self, event: WatchedEvent) -> None:
-        self._session.take_event(self, event)
-
-    def settle(self, mark: _Mark | None, *, void: bool = False) -> None:
-        self.mark = mark
-        self.is_void = void
-        self.is_settled.set()
-
-    def again(self) -> _Watch:
-        return _Watch(self._session, self.path, self.watcher, of_children=self.of_children)
 
 
 class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
@@ -145,7 +101,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 class ZooKeeperStore:
     """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that does not exist is like an empty tree.
 
-    Locks: `_changed` guards `_link`, `_is_heard`, `_end_callbacks` and `_set`. No call is made while it is held.
+    Locks: `_changed` guards `_link`, `_is_heard` and `_end_callbacks`. No call is made while it is held.
     """
 
     def __init__(
@@ -170,10 +126,6 @@ class ZooKeeperStore:
         self._changed = threading.Condition(threading.Lock())
         self._link = _Link.LOST
         self._end_callbacks: list[Callable[[], None]] = []
-        self._set: dict[tuple[str, bool, store.Watcher], _Watch] = {}
-        self._dropped: list[_Watch] = []
-        self._told: tuple[WatchedEvent | None, list[store.Watcher]] = None, []
-        self._event_thread = 0
         self._is_started = False
         self._stopped: threading.Thread | None = None
         self._is_heard = True
@@ -192,7 +144,8 @@ class ZooKeeperStore:
         except ValueError as error:
             what = str(error).lower()
             raise ConfigError(f"zookeeper {address!r}: not HOST:PORT[,HOST:PORT...][/CHROOT]: {what}") from None
-        self._client.add_listener(self._take_state)
+        self._watches = Watches(self._client, self._inner, self._wait_s)
+        self._client.add_listener(self._on_state)
         self._connect_timeout_s = connect_timeout_s or session_timeout_s
         self._session_id = 0
         if connects:
@@ -221,13 +174,13 @@ class ZooKeeperStore:
     def get(self, path: str, watch: store.Watcher | None = None) -> tuple[bytes, store.Stat]:
         inner = self._inner(path)
         data, stat = self._read(
-            lambda each: self._client.get_async(inner, each), path, watch, lambda found: _data_mark(found[1])
+            lambda each: self._client.get_async(inner, each), path, watch, lambda found: data_mark(found[1])
         )
         return data or b"", _stat(stat)
 
     def exists(self, path: str, watch: store.Watcher | None = None) -> store.Stat | None:
         inner = self._inner(path)
-        found = self._read(lambda each: self._client.exists_async(inner, each), path, watch, _data_mark)
+        found = self._read(lambda each: self._client.exists_async(inner, each), path, watch, data_mark)
         return None if found is None else _stat(found)
 
     def children(self, path: str, watch: store.Watcher | None = None) -> list[str]:
@@ -235,7 +188,7 @@ class ZooKeeperStore:
         inner = self._inner(path)
         names, _ = self._read(
             lambda each: self._client.get_children_async(inner, each, include_data=True),
-            path, watch, lambda found: _children_mark(found[1]), of_children=True,
+            path, watch, lambda found: children_mark(found[1]), of_children=True,
         )  # fmt: skip
         return sorted(names)
 
@@ -261,10 +214,10 @@ class ZooKeeperStore:
 
     def _read(
         self,
-        ask: Callable[[_Watch | None], Any],
+        ask: Callable[[Watch | None], Any],
         path: str,
         watcher: store.Watcher | None,
-        mark_of: Callable[[Any], _Mark | None],
+        mark_of: Callable[[Any], Mark | None],
         *,
         of_children: bool = False,
     ) -> Any:
@@ -272,7 +225,7 @@ class ZooKeeperStore:
         deadline = time.monotonic() + self._wait_s
         while True:
             self._await_link(deadline)
-            watch = None if watcher is None else _Watch(self, path, watcher, of_children=of_children)
+            watch = None if watcher is None else self._watches.make(path, watcher, of_children=of_children)
             mark, is_set = None, False
             try:
                 with self._errors():
@@ -285,7 +238,7 @@ class ZooKeeperStore:
                 continue
             finally:
                 if watch is not None:
-                    self._settle(watch, mark, is_set=is_set)
+                    self._watches.settle(watch, mark, is_set=is_set)
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
@@ -392,7 +345,7 @@ class ZooKeeperStore:
                 self._end_callbacks.append(callback)
                 return
         # On a new thread, since kazoo's event thread may have ended.
-        threading.Thread(target=self._deliver, args=(callback,), name="zookeeper-end", daemon=True).start()
+        threading.Thread(target=self._watches.deliver, args=(callback,), name="zookeeper-end", daemon=True).start()
 
     def close(self) -> None:
         with self._changed:
@@ -402,7 +355,7 @@ class ZooKeeperStore:
                 self._changed.notify_all()
         self._stop_client()
         # A watcher that closes its own session runs on the event thread, and must not wait for that thread's end.
-        if self._is_heard and self._stopped is not None and threading.get_ident() != self._event_thread:
+        if self._is_heard and self._stopped is not None and threading.get_ident() != self._watches.event_thread:
             self._stopped.join(CLOSE_S)
 
     def _stop_client(self) -> None:
@@ -420,7 +373,7 @@ class ZooKeeperStore:
         except Exception as error:
             log.debug("ZooKeeper %s: the session was not closed: %r", self._address, error)
 
-    def _take_state(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         """Take a change of the connection's state. Called on kazoo's connection thread; must not block."""
         with self._changed:
             before = self._link
@@ -437,18 +390,18 @@ class ZooKeeperStore:
         if self._link is _Link.CONNECTED:
             if self._is_started:
                 log.info("the connection to ZooKeeper %s is back", self._address)
-            self._post(self._watch_again)
+            self._watches.post(self._watches.set_again)
         elif self._link is _Link.LOST:
             log.warning("the connection to ZooKeeper %s is lost", self._address)
         else:
             log.warning("the session with ZooKeeper %s has expired", self._address)
-            self._post(lambda: self._announce_end(callbacks))
+            self._watches.post(lambda: self._announce_end(callbacks))
             self._stop_client()
 
     def _announce_end(self, callbacks: list[Callable[[], None]]) -> None:
         """Call all callbacks in one call: if one closes the session, the event thread ends after this call."""
         for callback in callbacks:
-            self._deliver(callback)
+            self._watches.deliver(callback)
 
     def _await_link(self, deadline: float, outcome: str = "") -> None:
         with self._changed:
@@ -458,99 +411,6 @@ class ZooKeeperStore:
             raise store.StoreUnavailable(f"ZooKeeper {self._address} cannot be reached, or does not answer{outcome}")
         if link is not _Link.CONNECTED:
             raise store.SessionExpired
-
-    # --- watches ------------------------------------------------------------------------------------------------------
-
-    def _settle(self, watch: _Watch, mark: _Mark | None, *, is_set: bool) -> None:
-        """Settle a watch. If it is set, it replaces an earlier watch of the same watcher that has not fired yet."""
-        watch.settle(mark, void=not is_set)
-        if is_set:
-            with self._changed:
-                earlier = self._set.get(watch.key)
-                self._set[watch.key] = watch
-            if earlier is not None:
-                self._withdraw(earlier)
-
-    def _withdraw(self, watch: _Watch) -> None:
-        """Remove a watch from kazoo, which has no call for this and would keep it until the node changes."""
-        watches = self._client._child_watchers if watch.of_children else self._client._data_watchers
-        if (of_path := watches.get(self._inner(watch.path))) is not None:
-            of_path.discard(watch)
-
-    def _unset(self, watch: _Watch) -> None:
-        with self._changed:
-            if self._set.get(watch.key) is watch:
-                del self._set[watch.key]
-
-    # The following methods run on kazoo's event thread, one after the other.
-
-    def _post(self, call: Callable[[], None]) -> None:
-        self._client.handler.dispatch_callback(Callback("session", self._deliver, (call,)))
-
-    def _deliver(self, call: Callable[[], None]) -> None:
-        self._event_thread = threading.get_ident()
-        try:
-            call()
-        except Exception:
-            log.exception("a watcher of the coordination store failed")
-
-    def take_event(self, watch: _Watch, event: WatchedEvent) -> None:
-        """Take an event of one watch from kazoo, and call its watcher."""
-        watch.is_settled.wait()
-        self._unset(watch)
-        if watch.is_void:
-            return
-        if event.type == EventType.NONE:
-            # The connection is lost, and kazoo forgets its watches with it.
-            if event.state == KeeperState.CONNECTING:
-                self._dropped.append(watch)
-            return
-        last, told = self._told
-        if last is not event:
-            told = []
-            self._told = event, told
-        if watch.watcher not in told:  # a watcher of both data and children is told of a deletion once
-            told.append(watch.watcher)
-            self._fire(watch, _KINDS[event.type])
-
-    def _fire(self, watch: _Watch, kind: store.EventKind) -> None:
-        self._deliver(lambda: watch.watcher(store.WatchEvent(kind, watch.path)))
-
-    def _watch_again(self) -> None:
-        """Set the watches again that the last connection had, and report changes since. Called after a reconnect."""
-        dropped, self._dropped = {each.key: each for each in self._dropped}, []
-        asked = []
-        for old in dropped.values():
-            new = old.again()
-            ask = self._client.get_children_async if old.of_children else self._client.exists_async
-            more = {"include_data": True} if old.of_children else {}
-            asked.append((old, new, ask(self._inner(old.path), new, **more)))
-        told: set[tuple[str, store.Watcher]] = set()
-        for old, new, answer in asked:
-            mark: _Mark | None = None
-            is_set = True
-            try:
-                found = answer.get(timeout=self._wait_s)
-                mark = _children_mark(found[1]) if old.of_children else _data_mark(found)
-            except NoNodeError:
-                is_set = False
-            except (KazooException, KazooTimeoutError):
-                # The connection is lost again: set it with the next one.
-                self._settle(new, None, is_set=False)
-                self._dropped.append(old)
-                continue
-            kind = _happened(old, mark)
-            self._settle(new, mark, is_set=is_set and kind is None)
-            if kind is None:
-                continue
-            self._withdraw(new)
-            if kind is store.EventKind.DELETED:
-                if (old.path, old.watcher) in told:
-                    continue
-                told.add((old.path, old.watcher))
-            self._fire(old, kind)
-        # A watcher of both data and children is told of a deletion once, even if only one of the answers has come.
-        self._dropped = [old for old in self._dropped if (old.path, old.watcher) not in told]
 
     # --- shared -------------------------------------------------------------------------------------------------------
 
@@ -585,22 +445,3 @@ def _said(error: Exception) -> str:
 
 def _stat(stat: Any) -> store.Stat:
     return store.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
-
-
-def _data_mark(stat: Any) -> _Mark | None:
-    return None if stat is None else _Mark(stat.czxid, stat.mzxid)
-
-
-def _children_mark(stat: Any) -> _Mark:
-    return _Mark(stat.czxid, stat.pzxid)
-
-
-def _happened(watch: _Watch, now: _Mark | None) -> store.EventKind | None:
-    """The kind of change since the watch was set; None if nothing has changed."""
-    if now == watch.mark:
-        return None
-    if watch.mark is None:
-        return store.EventKind.CREATED
-    if now is None or now.creation_id != watch.mark.creation_id:
-        return store.EventKind.DELETED
-    return store.EventKind.CHILDREN if watch.of_children else store.EventKind.CHANGED
