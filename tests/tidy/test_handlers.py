@@ -48,3 +48,11 @@ def test_a_handler_opens_with_its_api_its_versions_and_what_it_leaves_out(module
     # The compiled core serves two APIs; its modules say there what each version has added.
     if ".pyx`, which says what each" not in text:
         assert versions_named(text) == set(range(versions.min, versions.max + 1))
+
+
+def test_handlers_import_of_the_server_only_what_they_share() -> None:
+    """The broker and the dispatcher import handlers; imports the other way round would be a circle of packages."""
+    imported = re.compile(r"^\s*(?:from|import) (kbroker\.server\b(?!\.handlers\.shared\b)\S*)", re.MULTILINE)
+    found = {path.name: imported.findall(path.read_text()) for path in HANDLERS.rglob("*.py")}
+    assert len(found) > len(SERVED)
+    assert {name: modules for name, modules in found.items() if modules} == {}
