@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from kbroker.errors import ErrorCode
 from kbroker.room import Room
 from kbroker.rules.transaction import Transaction, Transit
+from kbroker.state_log.append_errors import COORDINATOR_ERRORS
 from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.transactions import records
 from kbroker.transactions.markers import Ending
@@ -18,13 +19,8 @@ LOG = logging.getLogger(__name__)
 
 TOMBSTONES_PER_BATCH = 500
 
-_STORE_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+_STORE_ERRORS = COORDINATOR_ERRORS | {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
