@@ -13,7 +13,7 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Op, Wish
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.shared.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.shared.config_alteration import Alteration, alter
 from kbroker.server.handlers.shared.config_resources import ResourceType
 from kbroker.server.handlers.shared.services import Services
 
@@ -30,15 +30,13 @@ def handle(services: Services, request: Request, message: M.AlterConfigsRequest)
         for resource in message.resources
     ]
     return M.AlterConfigsResponse(
-        responses=[
-            Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
-            for kind, name, code, text in outcomes(
-                services,
-                request,
-                alterations,
-                types=(ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP),
-                keeps_others=False,
-                validate_only=message.validate_only,
-            )
-        ]
+        responses=alter(
+            services,
+            request,
+            alterations,
+            Result,
+            types=(ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP),
+            keeps_others=False,
+            validate_only=message.validate_only,
+        )
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from kbroker._core.server.request import Request
 from kbroker.cluster.config_changes import Wish
 from kbroker.protocol import messages as M
-from kbroker.server.handlers.shared.config_alteration import Alteration, outcomes
+from kbroker.server.handlers.shared.config_alteration import Alteration, alter
 from kbroker.server.handlers.shared.config_resources import ResourceType
 from kbroker.server.handlers.shared.services import Services
 
@@ -31,15 +31,13 @@ def handle(
         for resource in message.resources
     ]
     return M.IncrementalAlterConfigsResponse(
-        responses=[
-            Result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
-            for kind, name, code, text in outcomes(
-                services,
-                request,
-                alterations,
-                types=tuple(ResourceType),
-                keeps_others=True,
-                validate_only=message.validate_only,
-            )
-        ]
+        responses=alter(
+            services,
+            request,
+            alterations,
+            Result,
+            types=tuple(ResourceType),
+            keeps_others=True,
+            validate_only=message.validate_only,
+        )
     )

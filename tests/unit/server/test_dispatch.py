@@ -89,7 +89,8 @@ from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.request_channel import RequestChannel
 
 def loaded():
-    return {name for name in sys.modules if name.startswith("kbroker.server.handlers.")}
+    names = {name for name in sys.modules if name.startswith("kbroker.server.handlers.")}
+    return {name for name in names if not name.startswith("kbroker.server.handlers.shared")}
 
 dispatcher = Dispatcher(cast(Any, None), RequestChannel(1))
 assert loaded() == set(), loaded()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from kbroker._core.server.request import Request
 from kbroker.cluster.broker_configs import BrokerConfigs
@@ -34,6 +35,8 @@ from kbroker.server.handlers.shared.config_resources import (
 )
 from kbroker.server.handlers.shared.services import Services
 
+Result = TypeVar("Result")
+
 
 class Alteration(NamedTuple):
     """The changes that a request asks for on one resource, not checked yet."""
@@ -52,19 +55,34 @@ class Outcome(NamedTuple):
     text: str | None
 
 
-def outcomes(
+def alter(
     services: Services,
     request: Request,
     alterations: Sequence[Alteration],
+    make_result: Callable[..., Result],
     *,
     types: Collection[ResourceType],
     keeps_others: bool,
     validate_only: bool,
-) -> Iterator[Outcome]:
-    """Carry out each alteration, or with `validate_only` only check it. Yields one outcome for each.
+) -> list[Result]:
+    """Carry out each alteration, or with `validate_only` only check it. Returns one result for each.
 
     With `keeps_others`, configs that no wish names keep their values; else they go back to their defaults.
     """
+    return [
+        make_result(resource_type=kind, resource_name=name, error_code=code, error_message=text)
+        for kind, name, code, text in _outcomes(services, request, alterations, types, keeps_others, validate_only)
+    ]
+
+
+def _outcomes(
+    services: Services,
+    request: Request,
+    alterations: Sequence[Alteration],
+    types: Collection[ResourceType],
+    keeps_others: bool,
+    validate_only: bool,
+) -> Iterator[Outcome]:
     counts = Counter((each.resource_type, each.resource_name) for each in alterations)
     for each in alterations:
         resource_type, name, wishes = each
@@ -134,10 +152,8 @@ def _alter_topic(
             raise _OnlyValidated
         return changed
 
-    try:
+    with suppress(_OnlyValidated):
         services.cluster.set_topic_configs(name, change)
-    except _OnlyValidated:
-        pass
 
 
 def _alter_broker(
@@ -162,10 +178,8 @@ def _alter_broker(
             raise _OnlyValidated
         return changed
 
-    try:
+    with suppress(_OnlyValidated):
         services.cluster.set_broker_configs(entity, change)
-    except _OnlyValidated:
-        pass
 
 
 def _alter_group(
@@ -191,10 +205,8 @@ def _alter_group(
             raise _OnlyValidated
         return changed
 
-    try:
+    with suppress(_OnlyValidated):
         services.cluster.set_group_configs(name, change)
-    except _OnlyValidated:
-        pass
 
 
 def _kind_of(config: str, broker: BrokerConfigs) -> Kind | None:
