@@ -34,7 +34,7 @@ from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.shards import Held, Shards
+from kbroker.state_log.shards import Refusal, Shards
 from kbroker.state_log.state_partition import StatePartition
 from kbroker.state_log.topic import StateTopic
 
@@ -107,9 +107,9 @@ class GroupCoordinator:
                 answers = self._settle(shard, served)
             _deliver(answers)
 
-    def _hold(self, group_id: str) -> Held[GroupShard]:
+    def _hold(self, group_id: str) -> GroupShard | Refusal:
         """For `with`: the group's shard with its lock held, or why the group is not served here now."""
-        return self.shards.hold(group_id) if group_id else Held(ErrorCode.INVALID_GROUP_ID)
+        return self.shards.hold(group_id) if group_id else Refusal(ErrorCode.INVALID_GROUP_ID)
 
     def _count_groups(self) -> int:
         return sum(len(shard.groups) for shard in self.shards.active())

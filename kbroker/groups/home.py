@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from kbroker.groups.shard import GroupShard, ServedGroup
 from kbroker.rules.group_member import Token
-from kbroker.state_log.shards import Held
+from kbroker.state_log.shards import Refusal
 
 Answers: TypeAlias = list[tuple[Token, object]]
 """Tokens of requests and their answers, to be delivered when no lock is held."""
@@ -16,7 +16,7 @@ Answers: TypeAlias = list[tuple[Token, object]]
 class Home(NamedTuple):
     """The functions of the group coordinator that its parts call."""
 
-    hold: Callable[[str], Held[GroupShard]]
+    hold: Callable[[str], GroupShard | Refusal]
     """For `with`: the group's shard with its lock held, or why the group is not served here now."""
     settle: Callable[[GroupShard, ServedGroup], Answers]
     """Appends what the group asks to store; returns the answers to deliver after the lock is released."""

@@ -24,6 +24,7 @@ from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.append_errors import COORDINATOR_ERRORS
 from kbroker.state_log.deadlines import Alarm
 from kbroker.state_log.replica import Committed
+from kbroker.state_log.shards import Shard
 from kbroker.state_log.state_partition import NO_PRODUCER, KeyValue, Phase, Producer, StatePartition
 
 LOG = logging.getLogger(__name__)
@@ -102,11 +103,8 @@ class ServedGroup:
         return self.machine if isinstance(self.machine, MixedGroup) else None
 
 
-class GroupShard:
-    """The groups whose records are in one partition. `lock` guards everything here and the order of appends.
-
-    The lock is reentrant: an append may be committed before it returns, and then calls back.
-    """
+class GroupShard(Shard):
+    """The groups whose records are in one partition. `lock` guards everything here and the order of appends."""
 
     def __init__(self, partition: StatePartition, options: GroupOptions, clock: Clock, room: Room):
         self.partition = partition

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Self, TypeVar
 
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.rules.java_hash import java_string_hash
@@ -18,39 +18,41 @@ from kbroker.state_log.topic import StateTopic
 LOG = logging.getLogger(__name__)
 
 
-class Lock(Protocol):
-    """A reentrant lock: an append may be committed before it returns, and then calls back."""
+class Shard:
+    """One partition's state machines. `lock` guards them and the order of the partition's records.
 
-    def acquire(self) -> bool: ...
-    def release(self) -> None: ...
+    The lock is reentrant: an append may be committed before it returns, and then calls back. `Shards.hold` returns a
+    shard with its lock held; `with` releases it.
+    """
+
+    __slots__ = ()
+
+    partition: StatePartition
+    lock: threading.RLock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
 
 
-class Shard(Protocol):
-    """One partition's state machines. `lock` guards them and the order of the partition's records."""
+class Refusal:
+    """What `Shards.hold` returns in place of a shard: `with` gives the reason, and there is no lock to release."""
 
-    @property
-    def partition(self) -> StatePartition: ...
-    @property
-    def lock(self) -> Lock: ...
+    __slots__ = ("_error",)
+
+    def __init__(self, error: ErrorCode):
+        self._error = error
+
+    def __enter__(self) -> ErrorCode:
+        return self._error
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 S = TypeVar("S", bound=Shard)
-
-
-class Held(Generic[S]):
-    """For `with`: gives a shard whose lock is held, and releases the lock; or gives an error, and holds no lock."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, found: S | ErrorCode):
-        self._found = found
-
-    def __enter__(self) -> S | ErrorCode:
-        return self._found
-
-    def __exit__(self, *_: object) -> None:
-        if not isinstance(self._found, ErrorCode):
-            self._found.lock.release()
 
 
 class Shards(Generic[S]):
@@ -178,21 +180,24 @@ class Shards(Generic[S]):
         """The partition that the key's records are in."""
         return java_string_hash(key) % (self._topic.partition_count() or self._topic.default_partition_count())
 
-    def hold(self, key: str) -> Held[S]:
-        """For `with`: the key's shard with its lock held, or why the key is not served here now."""
+    def hold(self, key: str) -> S | Refusal:
+        """For `with`: the key's shard with its lock held, or why the key is not served here now.
+
+        It is to be used as `with shards.hold(key) as shard`; then `shard` is the shard or an ErrorCode.
+        """
         if not self._running:
-            return Held(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition_id = self.partition_for(key)
         shard = self._shards.get(partition_id) or self._open(partition_id)
         if shard is None:
-            return Held(ErrorCode.NOT_COORDINATOR)
+            return Refusal(ErrorCode.NOT_COORDINATOR)
         if shard.partition.phase is Phase.LOADING:
-            return Held(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         shard.lock.acquire()
         if shard.partition.phase is not Phase.ACTIVE:
             shard.lock.release()
-            return Held(ErrorCode.NOT_COORDINATOR)
-        return Held(shard)
+            return Refusal(ErrorCode.NOT_COORDINATOR)
+        return shard
 
     def get(self, partition_id: int) -> S | None:
         """The partition's shard, loaded or not, without its lock; None if it is not open."""

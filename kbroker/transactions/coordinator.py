@@ -23,7 +23,7 @@ from kbroker.room import Room
 from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION, Expected, Transaction, TransactionState, Transit
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.replica import Replica
-from kbroker.state_log.shards import Held, Shards
+from kbroker.state_log.shards import Refusal, Shards
 from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.state_log.topic import StateTopic
 from kbroker.transactions.answers import DescribedTransaction, EndedTransaction, InitializedProducer, ListedTransaction
@@ -96,9 +96,9 @@ class TransactionCoordinator:
                 # A start in the future was written by a wrong clock: the transaction gets its whole timeout.
                 transaction.begun(now_ms, max(0, wall_ms - transaction.start_ms))
 
-    def _hold(self, transactional_id: str) -> Held[TransactionShard]:
+    def _hold(self, transactional_id: str) -> TransactionShard | Refusal:
         """For `with`: the id's shard with its lock held, or why the id is not served here now."""
-        return self.shards.hold(transactional_id) if transactional_id else Held(ErrorCode.INVALID_REQUEST)
+        return self.shards.hold(transactional_id) if transactional_id else Refusal(ErrorCode.INVALID_REQUEST)
 
     # --- InitProducerId ----------------------------------------------------------------------------------
     def init_producer_id(

@@ -10,6 +10,7 @@ from kbroker.errors import ErrorCode
 from kbroker.room import Room
 from kbroker.rules.transaction import Transaction, Transit
 from kbroker.state_log.append_errors import COORDINATOR_ERRORS
+from kbroker.state_log.shards import Shard
 from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.transactions import records
 from kbroker.transactions.markers import Ending
@@ -27,11 +28,8 @@ _STORE_ERRORS = COORDINATOR_ERRORS | {
 """The error that a producer gets when its change could not be stored, by the error of the append."""
 
 
-class TransactionShard:
-    """The transactional ids whose records are in one partition. `lock` guards everything here and the order of appends.
-
-    The lock is reentrant: an append may be committed before it returns, and then calls back.
-    """
+class TransactionShard(Shard):
+    """The transactional ids whose records are in one partition. `lock` guards all of it and the order of appends."""
 
     __slots__ = ("_made_by", "_room", "endings", "lock", "partition", "transactions", "waiting")
 

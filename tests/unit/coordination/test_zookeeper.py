@@ -248,13 +248,13 @@ def test_a_session_that_was_away_for_too_long_has_ended_once(line: Line) -> None
 def test_all_hear_of_the_end_whatever_the_first_of_them_does(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     session = line.connect(session_timeout_s=1.0)
     session.create("/alive", ephemeral=True)
-    post, gone, ended, closed = session._post, Told(), Told(), threading.Event()
+    post, gone, ended, closed = session._watches.post, Told(), Told(), threading.Event()
 
     def post_and_stand_still(call: Callable[[], None]) -> None:
         post(call)
         closed.wait(1)
 
-    monkeypatch.setattr(session, "_post", post_and_stand_still)
+    monkeypatch.setattr(session._watches, "post", post_and_stand_still)
     session.on_end(session.close)
     session.on_end(lambda: ended(WatchEvent(EventKind.DELETED, "/")))
     line.other.exists("/alive", gone)

@@ -16,7 +16,7 @@ from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Leaving, Member, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.deadlines import MOST_CANCELLED
-from kbroker.state_log.shards import Held
+from kbroker.state_log.shards import Refusal
 from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.replica import MemoryOffsetsTopic
 
@@ -583,7 +583,7 @@ def test_other_groups_go_on_while_many_members_leave(home: Home) -> None:
     taken = 0
     hold = home.coordinator._hold
 
-    def counted(group_id: str) -> Held[GroupShard]:
+    def counted(group_id: str) -> GroupShard | Refusal:
         nonlocal taken
         taken += 1
         return hold(group_id)

@@ -177,7 +177,7 @@ def test_a_limit_on_all_connections_turns_the_next_one_away_until_one_closes(
 def test_a_limit_on_one_address_leaves_the_others_alone(start: Start, processors: Processors) -> None:
     limits = AddressLimits(lambda: 2)
     limits.override({"localhost": 1, "127.0.0.9": 0})
-    port = start(max_connections_per_ip=limits.of).endpoints[0].port
+    port = start(max_connections_per_ip=limits.limit_for).endpoints[0].port
 
     def connect(host: str) -> WireClient:
         return WireClient("127.0.0.1", port, source=(host, 0))
@@ -200,7 +200,7 @@ def test_a_limit_on_one_address_leaves_the_others_alone(start: Start, processors
 
 def test_a_changed_limit_is_for_new_connections(start: Start, processors: Processors) -> None:
     limits = AddressLimits(lambda: 2)
-    port = start(max_connections_per_ip=limits.of).endpoints[0].port
+    port = start(max_connections_per_ip=limits.limit_for).endpoints[0].port
     first, second = WireClient("127.0.0.1", port), WireClient("127.0.0.1", port)
     wait_until(lambda: processors.connection_count == 2, "they are accepted")
     limits.override({"127.0.0.1": 1})
