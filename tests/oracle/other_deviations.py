@@ -29,7 +29,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "A request with more than 1,048,576 array elements closes the connection; in Produce and Fetch only partitions "
         "are counted. Kafka has no limit but the size of the request.",
         "Each takes many times the memory that it takes in the request.",
-        "tests/unit/server/test_processor.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
+        "tests/unit/server/test_processors.py::test_more_partitions_than_there_can_be_take_no_memory_for_long",
     ),
     OtherDeviation(
         "How large an answer may be",
@@ -376,7 +376,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "With `zookeeper.connect` they show what the broker's own store has. What a tool writes there (a topic, its "
         "settings, a topic to be deleted) has no effect. Kafka's controller acts on it.",
         "One store counts; tools have requests for all of it.",
-        "tests/unit/cluster/test_registration.py::test_what_changed_while_nobody_looked_is_found",
+        "tests/unit/cluster/test_shown_nodes.py::test_what_changed_while_nobody_looked_is_found",
     ),
     OtherDeviation(
         "Nodes in a ZooKeeper: offsets and producer ids",
