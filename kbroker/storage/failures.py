@@ -23,7 +23,7 @@ class CleaningAborted(Exception):
 
 
 class StorageErrors:
-    """A context manager around what a log asks of its disk.
+    """A context manager around the calls that a log makes to its disk.
 
     It logs an OSError and raises it as StorageFailed. An error of a broken disk takes the log directory offline.
     """
@@ -37,7 +37,7 @@ class StorageErrors:
         """The last error that was logged."""
 
     def log_once(self, what: str) -> None:
-        """Log an error, unless it is the one that was logged last: requests meet the same error again and again."""
+        """Log an error, unless the last one that was logged was the same: requests meet it again and again."""
         if what != self.last_logged:
             self.last_logged = what
             logger.error("%s: %s", self._name, what)

@@ -304,7 +304,7 @@ class Log(LogSegments):
         return lookup.SearchedLog(self.topic_partition, self.state, self.open)
 
     def _confirm_times(self) -> None:
-        """Check the largest timestamps of segments that only their indexes tell of, before a lookup by time."""
+        """Check, before a lookup by time, the largest timestamps that are known only from indexes."""
         self.open()
         for base_offset in tuple(self._files.unread):
             with self._lock, self.storage_errors:

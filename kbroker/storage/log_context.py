@@ -1,4 +1,4 @@
-"""What the logs of one broker share."""
+"""The objects that the logs of one broker share."""
 
 from __future__ import annotations
 

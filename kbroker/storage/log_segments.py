@@ -119,7 +119,7 @@ class LogSegments(LogRecords):
                 return self._remove_locked(segments[count].base_offset) if count else 0
 
     def _count_deletable(self, policies: tuple[retention.DeletionPolicy, ...]) -> tuple[retention.LogView, int]:
-        """Return a view of the log and how many of its oldest segments may go.
+        """Return a view of the log, and how many of its oldest segments the policies let go.
 
         The age of each of these segments was checked against its batches, not only its index.
         """

@@ -84,7 +84,7 @@ class Stream:
         return [json.loads(each.read_text().splitlines()[-1]) for each in files]
 
     def forget(self, batch: int) -> None:
-        """As if the driver had died when it was planned, before anything was done of it."""
+        """Forget a batch, as if the driver had died when the batch was planned, before anything of it was done."""
         for folder in (self.checkpoint / "commits", self.output / "_spark_metadata"):
             (folder / str(batch)).unlink()
             (folder / f".{batch}.crc").unlink()

@@ -39,7 +39,7 @@ class Found(NamedTuple):
     references: tuple[str, ...]
 
     def parsed(self) -> Schema:
-        """Return the parsed schema. Raises ValueError when it is no Avro schema."""
+        """Return the parsed schema. Raises ValueError when the text is not an Avro schema."""
         return parsed(self.text, self.references)
 
 
@@ -52,7 +52,7 @@ class SchemaRegistry:
     """
 
     def __init__(self, addresses: str):
-        """Raises ValueError when `addresses` is no such list."""
+        """Raises ValueError when `addresses` is not a list of URLs."""
         self._addresses = registry_addresses(addresses)
         self._by_id: dict[int, Schema] = {}
         self._unknown: set[int] = set()
@@ -152,7 +152,7 @@ class SchemaRegistry:
 
 
 def _references(found: Any) -> list[tuple[str, int]]:
-    """Return the subject and version of each reference. Raises RegistryFailed when it has none."""
+    """Return the subject and version of each reference. Raises RegistryFailed when a reference lacks one of them."""
     try:
         return [(str(each["subject"]), int(each["version"])) for each in found.get("references") or ()]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
@@ -199,6 +199,6 @@ def _get(address: RegistryAddress, path: str) -> Any:
 def registry(addresses: str) -> SchemaRegistry:
     """Return the registry with these addresses: one for all tasks of a process, so that each id is asked for once.
 
-    Raises ValueError when these are no addresses.
+    Raises ValueError when `addresses` is not a list of URLs.
     """
     return SchemaRegistry(addresses)

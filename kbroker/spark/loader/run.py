@@ -44,16 +44,16 @@ RUN_NAME = re.compile(r"(\d{10})-([0-9a-f]+)(?:\.json)?")
 
 
 class Watcher:
-    """Is told how far a load is. Override the methods that are wanted."""
+    """Is told how far a load has come: make a subclass, and override the methods that are wanted."""
 
     def planned(self, plan: Plan) -> None:
-        """A round begins, with this plan."""
+        """Called when a round of the load begins, with its plan."""
 
     def progressed(self, rows: int, size: int) -> None:
-        """Tasks have finished `rows` more records, which are about `size` bytes of the plan's size."""
+        """Called when tasks have finished `rows` more records, which are about `size` bytes of the plan's size."""
 
     def committed(self, commit: Commit) -> None:
-        """The round's records are in the lake; the files get their names next."""
+        """Called when the round's records are in the lake; the files get their names next."""
 
 
 class Loader:
@@ -149,7 +149,7 @@ class Loader:
         return plan if committed(last, plan, [], settings).complete_hours else None
 
     def read(self, plan: Plan) -> list[Manifest]:
-        """Read the plan's ranges with tasks. Nothing of them is in the lake yet."""
+        """Read the plan's ranges with tasks. Nothing of that is in the lake before `commit`."""
         if not plan.units:
             return []
         generations = {name: state.generation for name, state in plan.topics.items() if state.generation}
@@ -225,7 +225,7 @@ class Loader:
                 )
 
     def _show(self, brokers: Brokers, commit: Commit, places: Iterable[TopicPartition]) -> None:
-        """Commit how far the lake is as offsets of the group in the settings, if there is one."""
+        """Commit, for the group in the settings if there is one, the offsets up to which the lake is loaded."""
         if self.settings.group is not None:
             known = commit.next_offsets
             brokers.commit_to(self.settings.group, {place: known[place] for place in places if place in known})
@@ -317,7 +317,7 @@ class Loader:
 
 
 def committed(last: Commit | None, plan: Plan, manifests: list[Manifest], settings: Settings) -> Commit:
-    """Return the commit after `last`: what the lake has once the plan is carried out."""
+    """Return the commit that follows `last`: what the lake has once the plan is carried out."""
     before = last or Commit(0, "", 0, {}, {}, {})
     again = {name for name, state in plan.topics.items() if before.topics.get(name, state) != state}
     next_offsets = {place: at for place, at in before.next_offsets.items() if place.topic not in again} | plan.starts

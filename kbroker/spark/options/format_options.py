@@ -28,7 +28,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 class Use(enum.Flag):
-    """The reads and writes to which an option applies."""
+    """The kinds of reads and writes to which an option applies."""
 
     BATCH_READ = enum.auto()
     STREAM_READ = enum.auto()
@@ -40,7 +40,10 @@ class Use(enum.Flag):
 
 @dataclass(frozen=True)
 class Option:
-    """An option. `kind` makes a value of its string, or raises ValueError with a message that says what is allowed."""
+    """One option of the format.
+
+    `kind` makes a value of the option's string, or raises ValueError with a message that says what is allowed.
+    """
 
     name: str
     kind: Kind
@@ -87,7 +90,7 @@ FORMAT = one_of(BINARY, "string", "json", "avro")
 
 
 def addresses(given: str) -> str:
-    """Return `given`, the addresses of schema registries. Raises ValueError when they are no addresses."""
+    """Return `given`, the addresses of schema registries. Raises ValueError when it is not a list of URLs."""
     registry_addresses(given)
     return given
 
@@ -251,12 +254,12 @@ class SparkOptions:
 
     @property
     def starting(self) -> offsets.Place | None:
-        """Where to begin; None if no option says it."""
+        """The place to begin at; None if no option says it."""
         return self._first("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 
     @property
     def ending(self) -> offsets.Place:
-        """Where a batch ends."""
+        """The place at which a batch ends."""
         found = self._first("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
         assert found is not None
         return found

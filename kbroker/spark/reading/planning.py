@@ -1,4 +1,4 @@
-"""Planning on the driver: which partitions there are, and which of their offsets the user means."""
+"""Finds out, on the driver, which partitions there are and which of their offsets the user means."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class Planner:
         return found
 
     def _left(self) -> list[TopicPartition]:
-        """Return the same, but raise DataLoss when one does not exist, or with failOnDataLoss=false only log it."""
+        """Return the wanted partitions that exist, for a stream that has begun.
+
+        Raises DataLoss when one does not exist; with failOnDataLoss=false that is only logged.
+        """
         found, missing = self._seen()
         if missing and self._options["failOnDataLoss"]:
             raise DataLoss(f"{named(missing)} is gone, with what was not read of it")
@@ -138,7 +141,7 @@ class Planner:
         return self._retried(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST, LATEST))
 
     def initial(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the same for a new stream: where it is to begin at the end, the offset is LATEST."""
+        """Return what `start` returns, for a new stream: where it begins at the end, the offset stays LATEST."""
         return self._retried(lambda: self._resolved(self._offsets(place, partitions, "starting"), EARLIEST))
 
     def end(self, place: Place, partitions: Collection[TopicPartition]) -> Offsets:

@@ -112,7 +112,7 @@ def test_a_segment_is_not_rolled_by_the_processor_for_a_transaction(broker: Smal
 def test_whose_transaction_begins_does_not_wait_for_a_handler(
     broker: SmallBroker, client: WireClient, size: int
 ) -> None:
-    """As many requests as there are handlers, taken in the channel's order, keep all of them busy."""
+    """All handlers are kept busy by as many requests, taken in the channel's order."""
     with ExitStack() as stack:
         busy = [stack.enter_context(WireClient("127.0.0.1", broker.port)) for _ in range(HANDLERS)]
         with broker.held_closed("closed", 0):
