@@ -291,17 +291,13 @@ class Log(LogSegments):
         """
         self._confirm_times()
         with self.storage_errors:
-            return lookup.offset_for_timestamp(self._searched, timestamp)
+            return lookup.offset_for_timestamp(self.state, self.open, timestamp)
 
     def offset_of_max_timestamp(self) -> lookup.TimestampOffset | None:
         """Return the first record with the log's largest timestamp (KIP-734); None if no record has a timestamp."""
         self._confirm_times()
         with self.storage_errors:
-            return lookup.offset_of_max_timestamp(self._searched)
-
-    @property
-    def _searched(self) -> lookup.SearchedLog:
-        return lookup.SearchedLog(self.topic_partition, self.state, self.open)
+            return lookup.offset_of_max_timestamp(self.state, self.open)
 
     def _confirm_times(self) -> None:
         """Check, before a lookup by time, the largest timestamps that are known only from indexes."""

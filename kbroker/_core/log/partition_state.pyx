@@ -476,9 +476,9 @@ cdef class PartitionState(SegmentList):
             batch = <bytes>found.batch[:found.size] if found.batch != NULL else None
         finally:
             free(found.batch)
-        return TimeSearch(
-            code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch
-        )
+        return named(TimeSearch, (
+            code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch,
+        ))
 
     def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
         """Return (code, bytes that a fetch from `offset` gets). The last batch may be cut. May block."""
