@@ -120,7 +120,10 @@ def _with_stores(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _addresses_in_environment() -> str | None:
-    """Return the addresses in the environment, if set. Raises KbrokerError if they are not HOST:PORT,..."""
+    """Return the addresses of brokers in the environment variable, if it is set.
+
+    Raises KbrokerError if they are not HOST:PORT,...
+    """
     text = os.environ.get(args.BOOTSTRAP_VARIABLE)
     if text:
         try:
@@ -142,7 +145,10 @@ def _options_in_file(path: str | None) -> dict[str, str]:
 
 
 def _option(name: str, value: str) -> dict[str, str] | None:
-    """Return the options that a name stands for; None if it is unknown. Raises KbrokerError if the value is wrong."""
+    """Return the options that one option of the user stands for; None if its name is unknown.
+
+    Raises KbrokerError if the value is wrong.
+    """
     if name == jaas.NAME:
         return jaas.credentials(value)
     known = name in java_stores.NAMES or any(name == option.name or name in option.aliases for option in KNOWN.values())

@@ -83,10 +83,11 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*args, timeout=min(timeout, self._patience_s), **kwargs)
 
     def select(self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float) -> Any:
-        """Wait for sockets, with a bound if there is one socket to read.
+        """Wait for sockets, for at most `patience_s` if there is only one socket to read.
 
-        With one, kazoo waits for the rest of an answer, or for the answer to a handshake. With two, it waits for
-        anything to do, or for the time of a ping.
+        Kazoo passes one socket while it waits for an answer of the server: the answer to its handshake, or the rest of
+        an answer that has begun to come. It passes two, the connection and its wake-up pipe, when it is idle: then it
+        waits until there is something to do, or until a ping is due.
         """
         if len(read) == 1:
             timeout = min(timeout, self._patience_s)
@@ -184,7 +185,7 @@ class ZooKeeperStore:
         return None if found is None else _stat(found)
 
     def children(self, path: str, watch: store.Watcher | None = None) -> list[str]:
-        """See `Store.children`."""
+        """Return the sorted names of a node's children; the contract is that of `Store.children`."""
         inner = self._inner(path)
         names, _ = self._read(
             lambda each: self._client.get_children_async(inner, each, include_data=True),
@@ -193,7 +194,7 @@ class ZooKeeperStore:
         return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, store.Stat] | None]:
-        """See `Store.get_many`."""
+        """Return data and stat of each node; the contract is that of `Store.get_many`."""
         inner = [self._inner(path) for path in paths]
         found: list[tuple[bytes, store.Stat] | None] = []
         deadline = time.monotonic() + self._wait_s
@@ -221,7 +222,10 @@ class ZooKeeperStore:
         *,
         of_children: bool = False,
     ) -> Any:
-        """The answer to `ask`, which is repeated if the connection is lost. `mark_of` makes a watch's mark from it."""
+        """Return the answer to `ask`, which is asked again if the connection is lost.
+
+        `mark_of` makes from the answer the mark of a watch.
+        """
         deadline = time.monotonic() + self._wait_s
         while True:
             self._await_link(deadline)
@@ -399,7 +403,10 @@ class ZooKeeperStore:
             self._stop_client()
 
     def _announce_end(self, callbacks: list[Callable[[], None]]) -> None:
-        """Call all callbacks in one call: if one closes the session, the event thread ends after this call."""
+        """Call all callbacks of the session's end.
+
+        They run in one call: if one closes the session, the event thread ends after this call.
+        """
         for callback in callbacks:
             self._watches.deliver(callback)
 
@@ -420,7 +427,10 @@ class ZooKeeperStore:
 
     @contextmanager
     def _errors(self, outcome: str = "") -> Iterator[None]:
-        """Turn kazoo's errors into ours, with one clear line; those that the callers handle pass."""
+        """A context manager that turns kazoo's errors into ours, each with one clear line.
+
+        Errors that the callers handle pass unchanged.
+        """
         try:
             yield
         except (ConnectionLoss, NoNodeError, NodeExistsError):

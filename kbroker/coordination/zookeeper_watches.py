@@ -90,7 +90,10 @@ class Watches:
         return Watch(self._on_event, path, watcher, of_children=of_children)
 
     def settle(self, watch: Watch, mark: Mark | None, *, is_set: bool) -> None:
-        """Settle a watch. If it is set, it replaces an earlier watch of the same watcher that has not fired yet."""
+        """Finish the setting of a watch, which has succeeded if `is_set`.
+
+        A watch that was set replaces an earlier one of the same watcher that has not fired yet.
+        """
         watch.settle(mark, void=not is_set)
         if is_set:
             with self._lock:
@@ -192,7 +195,7 @@ def children_mark(stat: Any) -> Mark:
 
 
 def _happened(watch: Watch, now: Mark | None) -> store.EventKind | None:
-    """The kind of change since the watch was set; None if nothing has changed."""
+    """Return what has happened to the node since the watch was set; None if nothing has."""
     if now == watch.mark:
         return None
     if watch.mark is None:

@@ -92,11 +92,11 @@ class ConsumerGroups:
         self._resolver = Loader("group-patterns")
 
     def stop(self) -> None:
-        """Stop resolving patterns."""
+        """Stop matching the patterns of groups with topics."""
         self._resolver.stop()
 
     def update_limits(self, group_id: str) -> None:
-        """Take the group's configs anew; they hold from the members' next heartbeats on."""
+        """Read the group's configs again; they hold from the members' next heartbeats on."""
         with self._home.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 return  # loading the group takes its configs
@@ -106,7 +106,10 @@ class ConsumerGroups:
 
     # --- heartbeats --------------------------------------------------------------------------------------
     def heartbeat(self, group_id: str, beat: Beat, answer: BeatReply) -> None:
-        """ConsumerGroupHeartbeat. Answered when its changes are in the log, or at once if it changes nothing."""
+        """Handle a ConsumerGroupHeartbeat.
+
+        It is answered once its changes are in the log, or at once if there are none.
+        """
         if not beat.member_id:
             beat = beat._replace(member_id=_new_member_id())
         resolve: Callable[[], None] | None = None
@@ -175,7 +178,7 @@ class ConsumerGroups:
     def join(
         self, shard: GroupShard, served: ServedGroup, machine: MixedGroup, joining: Joining, token: Token, unique: str
     ) -> Answers:
-        """JoinGroup of a classic member to a consumer group. Returns the answers that are due."""
+        """Handle the JoinGroup of a classic member to a consumer group. Returns the answers that are due."""
         topics = self._topics()
         try:
             metadata = next(iter(joining.protocols.values()), None)
@@ -201,7 +204,7 @@ class ConsumerGroups:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> SyncAnswer:
-        """SyncGroup of a classic member to a consumer group."""
+        """Handle the SyncGroup of a classic member to a consumer group."""
         who, now_ms = (generation, member_id, instance_id), self._home.now_ms()
         try:
             member = machine.sync(*who, protocol_type, protocol_name, now_ms)
@@ -235,7 +238,10 @@ class ConsumerGroups:
 
     # --- patterns ----------------------------------------------------------------------------------------
     def _resolve(self, shard: GroupShard, served: ServedGroup, patterns: frozenset[str]) -> None:
-        """Finds the topics that patterns match, on the resolver's thread and without a lock, and tells the group."""
+        """Find the topics that a group's patterns match, and tell the group.
+
+        This runs on the resolver's thread and without a lock.
+        """
         topics, wall_ms = self._topics(), self._clock.wall_ms()
         found: dict[str, ResolvedRegex] | None = {}
         try:
@@ -283,7 +289,7 @@ class ConsumerGroups:
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedConsumerGroup:
-        """ConsumerGroupDescribe for one group."""
+        """Describe one group as ConsumerGroupDescribe answers it."""
         with self._home.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 return DescribedConsumerGroup(shard)

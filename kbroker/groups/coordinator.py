@@ -116,9 +116,9 @@ class GroupCoordinator:
 
     # --- what a state machine asks for -------------------------------------------------------------------
     def _settle(self, shard: GroupShard, served: ServedGroup) -> Answers:
-        """Appends what the group's machine asks to store, and schedules its next deadline. The caller holds the lock.
+        """Append what the group's state machine asks to store, and schedule its next deadline.
 
-        Returns the answers that the caller delivers after it has released the shard's lock.
+        The caller holds the lock. Returns the answers that the caller delivers after it has released the shard's lock.
         """
         machine = served.machine
         shard.settling = True
@@ -177,7 +177,7 @@ class GroupCoordinator:
 
     # --- members -----------------------------------------------------------------------------------------
     def join(self, group_id: str, joining: Joining, answer: Callable[[JoinAnswer], None]) -> None:
-        """JoinGroup. Answered when the generation begins, or at once with an error."""
+        """Handle a JoinGroup. It is answered once the generation begins, or at once with an error."""
         with self._hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 answer(JoinAnswer(shard, joining.member_id))
@@ -245,7 +245,7 @@ class GroupCoordinator:
         assignments: Mapping[str, bytes],
         answer: Callable[[SyncAnswer], None],
     ) -> None:
-        """SyncGroup. Answered when the leader's assignment is stored, or at once with an error."""
+        """Handle a SyncGroup. It is answered once the leader's assignment is stored, or at once with an error."""
         answers: Answers = []
         with self._hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
@@ -269,7 +269,7 @@ class GroupCoordinator:
         _deliver(answers)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
+        """Handle the Heartbeat of a classic member; REBALANCE_IN_PROGRESS tells it to join again."""
         with self._hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 # While the group is being loaded the member is told to go on: nothing better is known.
@@ -282,7 +282,10 @@ class GroupCoordinator:
             return error
 
     def leave(self, group_id: str, leaving: list[Leaving]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """LeaveGroup. Returns the error of the whole request and, if that is NONE, the error of each member."""
+        """Handle a LeaveGroup.
+
+        Returns the error of the whole request and, if that is NONE, the error of each member.
+        """
         errors: list[ErrorCode] = []
         for first in range(0, max(len(leaving), 1), MOST_LEAVING_LOCKED):
             error, more = self._leave_some(group_id, leaving[first : first + MOST_LEAVING_LOCKED])
@@ -305,7 +308,7 @@ class GroupCoordinator:
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, group_id: str) -> DescribedGroup:
-        """DescribeGroups for one group; a group that is not known, or is a consumer group, is shown as Dead."""
+        """Describe one group as DescribeGroups answers it. An unknown group is Dead, and so is a consumer group."""
         with self.shards.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 return DescribedGroup(shard)
@@ -316,7 +319,7 @@ class GroupCoordinator:
             return described(machine)
 
     def list_groups(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
-        """ListGroups: the groups that are in one of `states` and of one of `kinds` (empty: all). Case does not matter.
+        """List the groups that are in one of `states` and of one of `kinds` (empty: all). Case does not matter.
 
         The error is COORDINATOR_LOAD_IN_PROGRESS if some partitions are still loading: the list lacks their groups.
         """
@@ -333,7 +336,7 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.shards.is_loading else ErrorCode.NONE, listed
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group. NON_EMPTY_GROUP if it has members."""
+        """Delete one group. Returns its error: NON_EMPTY_GROUP if it has members."""
         with self.shards.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 return shard
@@ -345,7 +348,7 @@ class GroupCoordinator:
             return store_error(shard.remove_group(served))
 
     def group_counts(self) -> dict[str, int]:
-        """How many groups are in each state, for metrics."""
+        """Return how many groups are in each state, for metrics."""
         counts = dict.fromkeys((str(state) for state in GroupState), 0)
         for shard in self.shards.active():
             with shard.lock:
@@ -359,7 +362,10 @@ def _end(shard: GroupShard, error: ErrorCode) -> None:
 
 
 def _deliver(answers: Answers) -> None:
-    """Gives answers that have become due; an exception of a callable is logged. The caller holds no lock."""
+    """Call the callables of requests with the answers that are due.
+
+    An exception of a callable is logged. The caller holds no lock.
+    """
     for answer, what in answers:
         try:
             cast("Callable[[object], None]", answer)(what)

@@ -58,9 +58,9 @@ class Offsets:
         version: int = 9,
         client_host: str = "",
     ) -> None:
-        """OffsetCommit in this `version`. `answer` gets the error when the offsets are stored.
+        """Handle an OffsetCommit of this `version`. `answer` gets the error once the offsets are stored.
 
-        It also gets the partitions whose metadata is too long; their offsets are not stored.
+        `answer` also gets the partitions whose metadata is too long; their offsets are not stored.
         """
         with self._shards.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
@@ -103,10 +103,11 @@ class Offsets:
         adds: bool = False,
         client_host: str = "",
     ) -> None:
-        """TxnOffsetCommit: `offsets` count once the producer's transaction is committed. Answers like `commit`.
+        """Handle a TxnOffsetCommit: `offsets` count once the producer's transaction is committed.
 
-        `ask` asks the transaction's coordinator whether the group's partition is in the transaction, or with `adds` to
-        add it (KIP-890). It is called without a lock, and only if a transaction begins in that partition.
+        The answer is as in `commit`. `ask` asks the transaction's coordinator whether the group's partition is in the
+        transaction, or with `adds` to add it (KIP-890). It is called without a lock, and only if a transaction begins
+        in that partition.
         """
         guard, known = NO_GUARD, ErrorCode.NONE
         with self._home.hold(group_id) as held:
@@ -145,7 +146,7 @@ class Offsets:
         error: ErrorCode,
         answer: Callable[[ErrorCode, frozenset[TopicPartition]], None],
     ) -> None:
-        """Goes on with a commit when the transaction's coordinator has said (`error`) whether it may be written."""
+        """Go on with a commit when the transaction's coordinator has said (`error`) whether it may be written."""
         accepted, refused = self._split_too_long(offsets)
         with shard.lock:
             if not error and shard.partition.phase is not Phase.ACTIVE:
@@ -245,7 +246,7 @@ class Offsets:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[FetchedOffset]]:
-        """OffsetFetch. `partitions` None asks for all offsets of the group. Returns the group's error and the offsets.
+        """Handle an OffsetFetch. Returns the group's error and the offsets. `partitions` None: all of the group.
 
         `member_id` and `member_epoch` are checked if the group is a consumer group.
         """
@@ -265,7 +266,10 @@ class Offsets:
     def delete(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """OffsetDelete. Returns the error of the whole request and, if that is NONE, the error of each partition."""
+        """Handle an OffsetDelete.
+
+        Returns the error of the whole request and, if it is NONE, the error of each partition.
+        """
         with self._home.hold(group_id) as shard:
             if isinstance(shard, ErrorCode):
                 return shard, {}
@@ -299,9 +303,9 @@ class Offsets:
                         shard.remove_if_nothing_left(served)
 
     def committed(self, most: int) -> tuple[list[tuple[str, TopicPartition, int]], int]:
-        """Committed offsets for metrics: (group, partition, offset), in the order of the group names.
+        """Return committed offsets for metrics: (group, partition, offset), in the order of the group names.
 
-        Returns at most `most` of them, and how many more there are.
+        There are at most `most` of them; returns also how many more there are.
         """
         sizes: dict[str, tuple[GroupShard, int]] = {}
         for shard in self._shards.active():

@@ -86,7 +86,7 @@ class TransactionCoordinator:
             self._endings.write_markers(shard, transaction)
 
     def _take_up(self, transactions: Iterable[Transaction]) -> None:
-        """Set the age of the open transactions among those loaded.
+        """Set the age of the open transactions among those that were just loaded.
 
         The log has the wall clock time at which they began; from here on their age is counted by the monotonic clock.
         """
@@ -109,7 +109,7 @@ class TransactionCoordinator:
         answer: Callable[[InitializedProducer], None],
         client_host: str = "",
     ) -> None:
-        """InitProducerId with a transactional id. May block.
+        """Handle an InitProducerId with a transactional id. May block.
 
         `expected` is the producer id and epoch that the producer has already, if any.
         """
@@ -259,13 +259,16 @@ class TransactionCoordinator:
             return {each: ErrorCode.NONE if each in has else ErrorCode.TRANSACTION_ABORTABLE for each in partitions}
 
     def partition_count(self, transactional_id: str) -> int:
-        """How many partitions the id's transaction has, which says how long ending it takes; 0 if it is not served."""
+        """Return how many partitions the id's transaction has; 0 if the id is not served here.
+
+        The number says how long ending the transaction takes.
+        """
         with self.shards.hold(transactional_id) as shard:
             transaction = None if isinstance(shard, ErrorCode) else shard.transactions.get(transactional_id)
             return 0 if transaction is None else len(transaction.partitions)
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
-        """EndTxn of a client that keeps its epoch."""
+        """Handle the EndTxn of a client that keeps its epoch."""
         error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         then = answer
         with self._hold(transactional_id) as shard:
@@ -289,7 +292,7 @@ class TransactionCoordinator:
         commit: bool,
         answer: Callable[[EndedTransaction], None],
     ) -> None:
-        """EndTxn of a client that gets a new epoch. May block if `is_used_up`."""
+        """Handle the EndTxn of a client that gets a new epoch. May block if `is_used_up`."""
 
         def attempt(new_producer_id: int | None) -> Callable[[], None] | None:
             return self._try_end(transactional_id, (producer_id, producer_epoch), commit, new_producer_id, answer)
@@ -371,7 +374,7 @@ class TransactionCoordinator:
 
     # --- administration ----------------------------------------------------------------------------------
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        """DescribeTransactions for one id."""
+        """Describe one id as DescribeTransactions answers it."""
         if not transactional_id:
             return DescribedTransaction(
                 ErrorCode.INVALID_REQUEST if self.shards.is_running else ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -396,7 +399,7 @@ class TransactionCoordinator:
     def list_transactions(
         self, producer_ids: Collection[int] = (), states: Collection[str] = (), longer_than_ms: int = -1
     ) -> tuple[ErrorCode, list[ListedTransaction], list[str]]:
-        """ListTransactions: ids with one of `producer_ids`, in one of `states`, begun more than `longer_than_ms` ago.
+        """List the ids with one of `producer_ids`, in one of `states`, begun more than `longer_than_ms` ago.
 
         An empty collection and a negative number exclude nothing. Returns the error, the ids, and the names in `states`
         that are not states.
@@ -420,7 +423,7 @@ class TransactionCoordinator:
         return ErrorCode.NONE, listed, sorted(wanted_states - _STATES)
 
     def transaction_counts(self) -> dict[str, int]:
-        """How many transactional ids are in each state, for metrics."""
+        """Return how many transactional ids are in each state, for metrics."""
         counts = dict.fromkeys((str(state) for state in TransactionState), 0)
         for shard in self.shards.active():
             with shard.lock:
@@ -429,7 +432,7 @@ class TransactionCoordinator:
         return counts
 
     def markers_waiting(self) -> int:
-        """How many markers are not written yet, for metrics."""
+        """Return how many markers are not written yet, for metrics."""
         waiting = 0
         for shard in self.shards.active():
             with shard.lock:
@@ -438,7 +441,7 @@ class TransactionCoordinator:
 
     @property
     def aborted_by_timeout(self) -> int:
-        """How many transactions were aborted because they were open for too long."""
+        """Return how many transactions were aborted because they were open for too long."""
         return self._aborted_by_timeout
 
 
@@ -473,7 +476,7 @@ def _stop_waiting(shard: TransactionShard, transactional_id: str, call: Callable
 
 
 def _nothing() -> None:
-    """Do nothing: the answer is given later."""
+    """Do nothing. It is returned where there is nothing to call: the answer is given later."""
 
 
 def _end(shard: TransactionShard, error: ErrorCode) -> None:

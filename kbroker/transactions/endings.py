@@ -90,7 +90,7 @@ class Endings:
             self._retry_later(shard, functools.partial(self._write_marker, shard, ending, partition))
 
     def _complete(self, shard: TransactionShard, ending: Ending) -> None:
-        """Write the Complete* record: all markers are written."""
+        """Write the Complete* record, because all markers are written."""
         then = functools.partial(self._completed, shard, ending)
         with shard.lock:
             if shard.partition.phase is not Phase.ACTIVE:

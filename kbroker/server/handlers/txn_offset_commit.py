@@ -32,7 +32,7 @@ ADDING_FROM = 5
 
 
 def handle(services: Services, request: Request, message: M.TxnOffsetCommitRequest) -> M.TxnOffsetCommitResponse | None:
-    """Answers when the offsets are stored, or at once if none of the partitions exists."""
+    """Answer the request once the offsets are stored, or at once if none of the partitions exists."""
     version = request.api_version
     now_ms = services.clock.wall_ms()
     image = services.cluster.image
@@ -82,7 +82,7 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
 
 
 def _code_for_version(error: ErrorCode, version: int) -> ErrorCode:
-    """The error code for clients of that version, which may not know `error`."""
+    """Return the error code as clients of that version know it: `error` may be newer than the version."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_KNOWN_FROM:

@@ -112,14 +112,14 @@ def _outcomes(
 
 
 def _named(resource_type: int, name: str) -> str:
-    """The resource, for the log."""
+    """Return the name of a resource for the broker's log."""
     if resource_type == ResourceType.BROKER and not name:
         return "all brokers"
     return f"{ResourceType(resource_type).name.lower()} {quoted(name)}"
 
 
 def _worded(wish: Wish, broker: BrokerConfigs) -> str:
-    """The wish, for the log; the value of a password is hidden."""
+    """Return a wish as text for the broker's log. The value of a password is hidden."""
     name, operation, value = wish
     what = f"{Op(operation).name.lower()} {quoted(name)}"
     if operation == Op.DELETE:
