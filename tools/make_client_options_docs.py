@@ -1,20 +1,23 @@
-"""Writes docs/CLIENT_OPTIONS.md and kbroker/client/option_types.py from the clients' tables of options."""
+"""Writes docs/CLIENT_OPTIONS.md and kbroker/client/config/option_types.py from the clients' tables of options."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import generated_page
 
 from kbroker._core.client.producer.partitioner import KINDS as PARTITIONERS
-from kbroker.client import config
-from kbroker.client.connector.options import CONNECTOR
-from kbroker.client.consumer.options import CONSUMER, assignors
-from kbroker.client.producer.encoders import encoder
-from kbroker.client.producer.handlers import handlers
-from kbroker.client.producer.options import PRODUCER, codec, partitioner
-from kbroker.client.simple_consumer import SIMPLE_CONSUMER
+from kbroker.client.config.connector import CONNECTOR
+from kbroker.client.config.consumer import CONSUMER, assignors
+from kbroker.client.config.encoders import encoder
+from kbroker.client.config.kinds import Kind, OneOf, Whole, anything, flag, function, path, servers, texts
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.option import Option
+from kbroker.client.config.producer import PRODUCER, codec, partitioner
+from kbroker.client.config.simple_consumer import SIMPLE_CONSUMER
+from kbroker.client.config.zookeeper import ZOOKEEPER
+from kbroker.client.handlers import handlers
 
 PAGE = """# Options of the client
 
@@ -39,35 +42,36 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
-from kbroker.client.consumer.assignor import Assignor
-from kbroker.client.producer.handlers import ProducerHandler
+from kbroker.client.assignors.assignor import Assignor
+from kbroker.client.handlers import ProducerHandler
 
 '''
 
 TABLES = {
-    "Every client": config.NETWORK,
+    "Every client": NETWORK,
     "Producer": PRODUCER,
     "Consumer": CONSUMER,
     "SimpleConsumer": SIMPLE_CONSUMER,
     "ConsumerConnector": CONNECTOR,
 }
-NETWORK = list(config.NETWORK.values())
 SHORT = {"SimpleConsumer": "Those of every client, and of the consumer's: "}
-CLASSES = {
-    "Every client": "NetworkOptions",
-    "Producer": "ProducerOptions",
-    "Consumer": "ConsumerOptions",
-    "SimpleConsumer": "SimpleConsumerOptions",
-    "ConsumerConnector": "ConnectorOptions",
+CLASSES: dict[str, tuple[Mapping[str, Option], tuple[str, ...]]] = {
+    "NetworkOptions": (NETWORK, ()),
+    "ZooKeeperOptions": (ZOOKEEPER, ()),
+    "ProducerOptions": (PRODUCER, ("NetworkOptions", "ZooKeeperOptions")),
+    "ConsumerOptions": (CONSUMER, ("NetworkOptions",)),
+    "SimpleConsumerOptions": (SIMPLE_CONSUMER, ("NetworkOptions",)),
+    "ConnectorOptions": (CONNECTOR, ("NetworkOptions", "ZooKeeperOptions")),
 }
+"""The classes of the module: each with its table, and the classes that it has the rest of its options from."""
 
-KINDS: dict[config.Kind, tuple[str, str]] = {
-    config.flag: ("bool", "`true`, `false`"),
-    config.path: ("str | os.PathLike[str]", "a path"),
-    config.servers: ("str | Sequence[str]", "HOST:PORT, several with commas or as a list"),
-    config.texts: ("str | Sequence[str]", "strings, with commas or as a list"),
-    config.function: ("Callable[[Any], Any]", "a function"),
-    config.anything: ("ssl.SSLContext", "an `ssl.SSLContext`"),
+KINDS: dict[Kind, tuple[str, str]] = {
+    flag: ("bool", "`true`, `false`"),
+    path: ("str | os.PathLike[str]", "a path"),
+    servers: ("str | Sequence[str]", "HOST:PORT, several with commas or as a list"),
+    texts: ("str | Sequence[str]", "strings, with commas or as a list"),
+    function: ("Callable[[Any], Any]", "a function"),
+    anything: ("ssl.SSLContext", "an `ssl.SSLContext`"),
     partitioner: (
         "Partitioner | Callable[[str, Any, int], int]",
         ", ".join(f"`{name}`" for name in PARTITIONERS) + ", or a function of topic, key and count of partitions",
@@ -89,12 +93,12 @@ Not listed are Whole, OneOf and functions that return their argument's type: `al
 """
 
 
-def allowed_of(kind: config.Kind) -> tuple[str, str]:
-    if isinstance(kind, config.Whole):
+def allowed_of(kind: Kind) -> tuple[str, str]:
+    if isinstance(kind, Whole):
         words = "".join(f'"{word}", ' for word in kind.named)[:-2]
         limits = f"{shown(kind.low)} to {shown(kind.high)}" + "".join(f", `{word}`" for word in kind.named)
         return f"int | Literal[{words}]" if words else "int", limits
-    if isinstance(kind, config.OneOf):
+    if isinstance(kind, OneOf):
         words = ", ".join(f'"{word}"' for word in kind.words)
         return f"Literal[{words}]", ", ".join(f"`{word}`" if word else "empty" for word in kind.words)
     if kind in KINDS:
@@ -112,7 +116,7 @@ def shown(number: int) -> str:
     return str(number)
 
 
-def default_of(option: config.Option) -> str:
+def default_of(option: Option) -> str:
     value = option.default
     if option.kind is assignors:
         value = ",".join(each.name for each in value)
@@ -123,7 +127,7 @@ def default_of(option: config.Option) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def row(option: config.Option) -> str:
+def row(option: Option) -> str:
     named = "<br>".join([f"`{option.name}`", *(f"*{alias}*" for alias in dict.fromkeys(option.aliases))])
     cells = [named, allowed_of(option.kind)[1], default_of(option), option.doc]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -133,7 +137,7 @@ def page() -> Iterator[str]:
     yield PAGE
     for title, table in TABLES.items():
         yield f"## {title}\n"
-        listed = [option for option in table.values() if title == "Every client" or option not in NETWORK]
+        listed = [option for option in table.values() if title == "Every client" or option not in NETWORK.values()]
         if title in SHORT:
             yield SHORT[title] + ", ".join(f"`{option.name}`" for option in listed) + ".\n"
             continue
@@ -144,16 +148,22 @@ def page() -> Iterator[str]:
 
 def module() -> Iterator[str]:
     yield MODULE + "Partitioner = Literal[" + ", ".join(f'"{name}"' for name in PARTITIONERS) + "]"
-    for title, table in TABLES.items():
-        yield f"\n\nclass {CLASSES[title]}(TypedDict, total=False):"
-        for option in table.values():
-            optional = " | None" if option.default is None else ""
-            yield f"    {option.name.replace('.', '_')}: {allowed_of(option.kind)[0]}{optional}"
+    for name, (table, bases) in CLASSES.items():
+        yield f"\n\nclass {name}({', '.join(bases) or 'TypedDict'}, total=False):"
+        inherited = {field for base in bases for field in fields(CLASSES[base][0])}
+        yield from (f"    {field}" for field in fields(table) if field not in inherited)
+
+
+def fields(table: Mapping[str, Option]) -> Iterator[str]:
+    """Yield for each option its name as a keyword, and its type."""
+    for option in table.values():
+        optional = " | None" if option.default is None else ""
+        yield f"{option.name.replace('.', '_')}: {allowed_of(option.kind)[0]}{optional}"
 
 
 if __name__ == "__main__":
     texts = {
         generated_page.DOCS / "CLIENT_OPTIONS.md": "\n".join(page()),
-        generated_page.DOCS.parent / "kbroker/client/option_types.py": "\n".join(module()) + "\n",
+        generated_page.DOCS.parent / "kbroker/client/config/option_types.py": "\n".join(module()) + "\n",
     }
     raise SystemExit(generated_page.write_files(texts))

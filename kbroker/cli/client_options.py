@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kbroker.cli import arguments as args
-from kbroker.client import jaas, java_stores
-from kbroker.client.admin import AdminClient
-from kbroker.client.config import NETWORK, Option
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.option import Option
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ConnectionFailed
-from kbroker.client.producer.options import PRODUCER
+from kbroker.client.security import jaas, java_stores
 from kbroker.config.properties import read_properties
 from kbroker.errors import KbrokerError
 from kbroker.net.addresses import parse_bootstrap

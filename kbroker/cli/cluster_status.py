@@ -17,8 +17,8 @@ from kbroker.cli.full_disks import full_directories
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import Broker, ClusterDescription, LogDirDescription
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import Broker, ClusterDescription, LogDirDescription
 from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
 from kbroker.errors import ErrorCode
 from kbroker.net.addresses import parse_bootstrap

@@ -12,8 +12,8 @@ from kbroker.cli.known_settings import BROKER, GROUP, TOPIC, unknown_settings_na
 from kbroker.cli.outcome import USAGE
 from kbroker.cli.output import print_json, print_note, print_table
 from kbroker.cli.topic_facts import missing_topics_named
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import ConfigEntry
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import ConfigEntry
 from kbroker.errors import KbrokerError
 
 EXAMPLES = """examples:

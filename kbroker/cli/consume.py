@@ -18,9 +18,9 @@ from kbroker.cli import message_formats as formats
 from kbroker.cli.client_options import add_cluster, client_options, connect, make_client
 from kbroker.cli.output import print_note
 from kbroker.cli.topic_facts import described
+from kbroker.client.config.consumer import CONSUMER
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.holdings import RebalanceListener
-from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import CommitFailed
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition

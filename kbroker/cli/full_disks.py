@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from kbroker.cli.client_options import connect
-from kbroker.client.admin_results import LogDirDescription
+from kbroker.client.admin.results import LogDirDescription
 from kbroker.client.errors import ClientError, TimedOut
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.storage.disk_space import FULL_BELOW

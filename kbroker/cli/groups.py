@@ -22,8 +22,8 @@ from kbroker.cli.topic_facts import (
     topic_partitions,
 )
 from kbroker.client import OffsetAndMetadata
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import GroupDescription, MemberDescription
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import GroupDescription, MemberDescription
 from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition

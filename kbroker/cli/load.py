@@ -23,10 +23,10 @@ from kbroker.cli.outcome import FAILED, USAGE
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress import Progress, in_units
 from kbroker.cli.topic_facts import missing_topics_named
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import BrokerError
 from kbroker.client.producer.audit import AUDIT_TOPIC
-from kbroker.client.producer.options import PRODUCER
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kbroker.spark.installed import check_installed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.cli.topic_facts import end_offsets, first_offsets, offsets_at
-from kbroker.client.admin import AdminClient
+from kbroker.client.admin.admin_client import AdminClient
 from kbroker.model import TopicPartition
 
 

@@ -14,8 +14,8 @@ from kbroker.cli.outcome import INTERRUPTED
 from kbroker.cli.perf_payload import DEFAULT_SIZE
 from kbroker.cli.perf_report import Finding, report
 from kbroker.cli.topic_facts import described
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import TopicDescription
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import TopicDescription
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode, KbrokerError
 

@@ -11,8 +11,8 @@ from kbroker._core.client.consumer.records import Records
 from kbroker.cli.client_options import client_options, make_client
 from kbroker.cli.perf_report import Clock, Finding
 from kbroker.cli.progress import Progress
+from kbroker.client.config.consumer import CONSUMER
 from kbroker.client.consumer.consumer import Consumer
-from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import TimedOut
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition

@@ -15,8 +15,8 @@ from kbroker.cli.perf_payload import Payload, values_of
 from kbroker.cli.perf_produce import LAST_WORDS_S, producers_of, tenth
 from kbroker.cli.perf_report import Clock, Finding
 from kbroker.cli.progress import Progress
+from kbroker.client.config.consumer import CONSUMER
 from kbroker.client.consumer.consumer import Consumer
-from kbroker.client.consumer.options import CONSUMER
 from kbroker.client.errors import TimedOut
 from kbroker.client.producer.producer import Producer
 from kbroker.model import TopicPartition

@@ -17,8 +17,8 @@ from kbroker.cli.pace import Pace
 from kbroker.cli.perf_payload import Payload, values_of
 from kbroker.cli.perf_report import Clock, Finding
 from kbroker.cli.progress import Progress
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import TimedOut
-from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
 
 PORTION_BYTES = 64 << 10

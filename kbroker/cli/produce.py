@@ -24,9 +24,9 @@ from kbroker.cli.message_lines import decode_line
 from kbroker.cli.output import counted, print_note, prompt
 from kbroker.cli.progress import Progress
 from kbroker.cli.topic_facts import similar_topics
-from kbroker.client.admin import AdminClient
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import BrokerError
-from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
 from kbroker.errors import ErrorCode, KbrokerError
 

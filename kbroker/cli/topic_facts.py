@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from kbroker.cli import arguments as args
-from kbroker.client.admin import EARLIEST, LATEST, AdminClient
-from kbroker.client.admin_results import TopicDescription
+from kbroker.client.admin.admin_client import EARLIEST, LATEST, AdminClient
+from kbroker.client.admin.results import TopicDescription
 from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition

@@ -22,8 +22,8 @@ from kbroker.cli.topic_facts import (
     replica_sizes,
     topic_partitions,
 )
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import ConfigEntry, TopicDescription
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import ConfigEntry, TopicDescription
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition

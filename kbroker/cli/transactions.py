@@ -16,8 +16,8 @@ from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.topic_facts import described as described_topics
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import ProducerState
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import ProducerState
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition

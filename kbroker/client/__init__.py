@@ -2,9 +2,10 @@
 
 Importing this package loads neither asyncio nor ssl nor numpy: a class is loaded when its name is first used.
 
-Every client is built from `thread.py` (its background thread, an asyncio loop whose selector is the compiled pump),
-`connection.py` (one connection to a broker) and `cluster.py` (metadata, and the connections to all brokers). Read
-`thread.py` first.
+Every client is built from `network/` (its background thread, its connections, the metadata of its cluster) and from the
+options in `config/`. `admin/`, `producer/`, `consumer/`, `connector/` and `aio/` have the clients. The loose modules
+import no folder: `errors.py`, `arguments.py` (checks of arguments), `handlers.py` (the base of a producer's handlers)
+and `prepared_transaction.py`. Nothing imports this module but users. Read `network/thread.py` first.
 """
 
 from __future__ import annotations
@@ -17,22 +18,27 @@ if TYPE_CHECKING:
     from kbroker._core.client.consumer.records import Records as Records
     from kbroker._core.client.producer.delivery import Deliveries as Deliveries
     from kbroker._core.client.producer.delivery import Delivery as Delivery
-    from kbroker.client.admin import NEWEST as NEWEST
-    from kbroker.client.admin import AdminClient as AdminClient
-    from kbroker.client.admin import AsyncAdminClient as AsyncAdminClient
-    from kbroker.client.admin_results import NewTopic as NewTopic
-    from kbroker.client.admin_results import TopicPartitionReplica as TopicPartitionReplica
+    from kbroker.client.admin.admin_client import NEWEST as NEWEST
+    from kbroker.client.admin.admin_client import AdminClient as AdminClient
+    from kbroker.client.admin.admin_client import AsyncAdminClient as AsyncAdminClient
+    from kbroker.client.admin.results import NewTopic as NewTopic
+    from kbroker.client.admin.results import TopicPartitionReplica as TopicPartitionReplica
     from kbroker.client.aio.consumer import AsyncConsumer as AsyncConsumer
     from kbroker.client.aio.producer import AsyncProducer as AsyncProducer
     from kbroker.client.aio.producer import TopicNotKnown as TopicNotKnown
+    from kbroker.client.assignors.assignor import Assignor as Assignor
+    from kbroker.client.assignors.assignor import Member as Member
+    from kbroker.client.assignors.assignor import Topics as Topics
+    from kbroker.client.config.option_types import ConnectorOptions as ConnectorOptions
+    from kbroker.client.config.option_types import ConsumerOptions as ConsumerOptions
+    from kbroker.client.config.option_types import NetworkOptions as NetworkOptions
+    from kbroker.client.config.option_types import ProducerOptions as ProducerOptions
+    from kbroker.client.config.option_types import SimpleConsumerOptions as SimpleConsumerOptions
     from kbroker.client.connector.connector import ConsumerConnector as ConsumerConnector
     from kbroker.client.connector.listener import ConsumerRebalanceListener as ConsumerRebalanceListener
     from kbroker.client.connector.membership import ConsumerRebalanceFailed as ConsumerRebalanceFailed
     from kbroker.client.connector.streams import ConsumerTimeout as ConsumerTimeout
     from kbroker.client.connector.streams import MessageStream as MessageStream
-    from kbroker.client.consumer.assignor import Assignor as Assignor
-    from kbroker.client.consumer.assignor import Member as Member
-    from kbroker.client.consumer.assignor import Topics as Topics
     from kbroker.client.consumer.consumer import Consumer as Consumer
     from kbroker.client.consumer.fetching import EARLIEST as EARLIEST
     from kbroker.client.consumer.fetching import LATEST as LATEST
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
     from kbroker.client.consumer.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from kbroker.client.consumer.holdings import RebalanceListener as RebalanceListener
     from kbroker.client.consumer.membership import SubscriptionPattern as SubscriptionPattern
+    from kbroker.client.consumer.simple_consumer import FetchFrom as FetchFrom
+    from kbroker.client.consumer.simple_consumer import SimpleConsumer as SimpleConsumer
     from kbroker.client.errors import AuthenticationFailed as AuthenticationFailed
     from kbroker.client.errors import BrokerError as BrokerError
     from kbroker.client.errors import ClientClosed as ClientClosed
@@ -52,11 +60,9 @@ if TYPE_CHECKING:
     from kbroker.client.errors import PartialFailure as PartialFailure
     from kbroker.client.errors import TimedOut as TimedOut
     from kbroker.client.errors import UsageError as UsageError
-    from kbroker.client.option_types import ConnectorOptions as ConnectorOptions
-    from kbroker.client.option_types import ConsumerOptions as ConsumerOptions
-    from kbroker.client.option_types import NetworkOptions as NetworkOptions
-    from kbroker.client.option_types import ProducerOptions as ProducerOptions
-    from kbroker.client.option_types import SimpleConsumerOptions as SimpleConsumerOptions
+    from kbroker.client.handlers import LeavingBatch as LeavingBatch
+    from kbroker.client.handlers import ProducerHandler as ProducerHandler
+    from kbroker.client.handlers import QueuedRecord as QueuedRecord
     from kbroker.client.prepared_transaction import PreparedTransaction as PreparedTransaction
     from kbroker.client.producer.audit import AuditHandler as AuditHandler
     from kbroker.client.producer.errors import BrokerTooOld as BrokerTooOld
@@ -67,12 +73,7 @@ if TYPE_CHECKING:
     from kbroker.client.producer.errors import TransactionAborted as TransactionAborted
     from kbroker.client.producer.errors import TransactionFailed as TransactionFailed
     from kbroker.client.producer.errors import TransactionMustAbort as TransactionMustAbort
-    from kbroker.client.producer.handlers import LeavingBatch as LeavingBatch
-    from kbroker.client.producer.handlers import ProducerHandler as ProducerHandler
-    from kbroker.client.producer.handlers import QueuedRecord as QueuedRecord
     from kbroker.client.producer.producer import Producer as Producer
-    from kbroker.client.simple_consumer import FetchFrom as FetchFrom
-    from kbroker.client.simple_consumer import SimpleConsumer as SimpleConsumer
     from kbroker.errors import ErrorCode as ErrorCode
     from kbroker.errors import KbrokerError as KbrokerError
     from kbroker.model import TopicPartition as TopicPartition
@@ -80,10 +81,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "EARLIEST": "kbroker.client.consumer.fetching",
     "LATEST": "kbroker.client.consumer.fetching",
-    "NEWEST": "kbroker.client.admin",
-    "AdminClient": "kbroker.client.admin",
-    "Assignor": "kbroker.client.consumer.assignor",
-    "AsyncAdminClient": "kbroker.client.admin",
+    "NEWEST": "kbroker.client.admin.admin_client",
+    "AdminClient": "kbroker.client.admin.admin_client",
+    "Assignor": "kbroker.client.assignors.assignor",
+    "AsyncAdminClient": "kbroker.client.admin.admin_client",
     "AsyncConsumer": "kbroker.client.aio.consumer",
     "AsyncProducer": "kbroker.client.aio.producer",
     "AuditHandler": "kbroker.client.producer.audit",
@@ -94,11 +95,11 @@ _MODULES = {
     "ClientError": "kbroker.client.errors",
     "CommitFailed": "kbroker.client.errors",
     "ConnectionFailed": "kbroker.client.errors",
-    "ConnectorOptions": "kbroker.client.option_types",
+    "ConnectorOptions": "kbroker.client.config.option_types",
     "Consumer": "kbroker.client.consumer.consumer",
     "ConsumerConnector": "kbroker.client.connector.connector",
     "ConsumerGroupMetadata": "kbroker.client.consumer.group_metadata",
-    "ConsumerOptions": "kbroker.client.option_types",
+    "ConsumerOptions": "kbroker.client.config.option_types",
     "ConsumerRebalanceFailed": "kbroker.client.connector.membership",
     "ConsumerRebalanceListener": "kbroker.client.connector.listener",
     "ConsumerRecord": "kbroker._core.client.consumer.record",
@@ -106,37 +107,37 @@ _MODULES = {
     "Deliveries": "kbroker._core.client.producer.delivery",
     "Delivery": "kbroker._core.client.producer.delivery",
     "ErrorCode": "kbroker.errors",
-    "FetchFrom": "kbroker.client.simple_consumer",
+    "FetchFrom": "kbroker.client.consumer.simple_consumer",
     "ForkedClient": "kbroker.client.errors",
     "KbrokerError": "kbroker.errors",
-    "LeavingBatch": "kbroker.client.producer.handlers",
+    "LeavingBatch": "kbroker.client.handlers",
     "LogTruncated": "kbroker.client.errors",
     "MalformedAnswer": "kbroker.client.errors",
-    "Member": "kbroker.client.consumer.assignor",
+    "Member": "kbroker.client.assignors.assignor",
     "MessageStream": "kbroker.client.connector.streams",
-    "NetworkOptions": "kbroker.client.option_types",
-    "NewTopic": "kbroker.client.admin_results",
+    "NetworkOptions": "kbroker.client.config.option_types",
+    "NewTopic": "kbroker.client.admin.results",
     "NoSuchPartition": "kbroker.client.producer.errors",
     "OffsetAndMetadata": "kbroker.client.consumer.group_metadata",
     "PartialFailure": "kbroker.client.errors",
     "PreparedTransaction": "kbroker.client.prepared_transaction",
     "Producer": "kbroker.client.producer.producer",
     "ProducerFenced": "kbroker.client.producer.errors",
-    "ProducerHandler": "kbroker.client.producer.handlers",
-    "ProducerOptions": "kbroker.client.option_types",
+    "ProducerHandler": "kbroker.client.handlers",
+    "ProducerOptions": "kbroker.client.config.option_types",
     "QueueFull": "kbroker.client.producer.errors",
-    "QueuedRecord": "kbroker.client.producer.handlers",
+    "QueuedRecord": "kbroker.client.handlers",
     "RebalanceListener": "kbroker.client.consumer.holdings",
     "RecordTooLarge": "kbroker.client.producer.errors",
     "Records": "kbroker._core.client.consumer.records",
-    "SimpleConsumer": "kbroker.client.simple_consumer",
-    "SimpleConsumerOptions": "kbroker.client.option_types",
+    "SimpleConsumer": "kbroker.client.consumer.simple_consumer",
+    "SimpleConsumerOptions": "kbroker.client.config.option_types",
     "SubscriptionPattern": "kbroker.client.consumer.membership",
     "TimedOut": "kbroker.client.errors",
     "TopicNotKnown": "kbroker.client.aio.producer",
     "TopicPartition": "kbroker.model",
-    "TopicPartitionReplica": "kbroker.client.admin_results",
-    "Topics": "kbroker.client.consumer.assignor",
+    "TopicPartitionReplica": "kbroker.client.admin.results",
+    "Topics": "kbroker.client.assignors.assignor",
     "TransactionAborted": "kbroker.client.producer.errors",
     "TransactionFailed": "kbroker.client.producer.errors",
     "TransactionMustAbort": "kbroker.client.producer.errors",

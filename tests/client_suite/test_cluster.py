@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import AdminClient, ErrorCode, PartialFailure, TopicPartitionReplica
-from kbroker.client.admin_results import ReplicaLogDir
+from kbroker.client.admin.results import ReplicaLogDir
 from kbroker.client.errors import BrokerError
 from tests.client_suite.features import FEATURES, LOG_DIRS, MOVING_REPLICAS
 from tests.client_suite.suite_broker import SuiteBroker, eventually

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker.client import AdminClient, Producer
-from kbroker.client.admin import EARLIEST, LATEST, NEWEST
+from kbroker.client.admin.admin_client import EARLIEST, LATEST, NEWEST
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode

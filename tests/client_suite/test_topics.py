@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.client import AdminClient
-from kbroker.client.admin_results import NewTopic
+from kbroker.client.admin.results import NewTopic
 from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode
 from tests.client_suite.features import (

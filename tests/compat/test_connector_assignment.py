@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client.config import parse_options
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.config.zookeeper import ZOOKEEPER
 from kbroker.client.connector.assignment import Assignment, Disagreement
+from kbroker.client.connector.group_nodes import GroupNodes
 from kbroker.client.connector.membership import shares_of
-from kbroker.client.connector.registry import GroupRegistry
 from kbroker.client.connector.subscription import Subscription
-from kbroker.client.zookeeper.options import ZOOKEEPER
 from kbroker.client.zookeeper.session import Session
 from kbroker.coordination.paths import NO_UUID, TopicAssignment, encode_topic
 from tests.kit.kafka import maven
@@ -56,7 +56,7 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
         same = drawn(chance)
         for place in range(chance.randint(1, 5)):
             name = f"{group}_{chance.choice(['a', 'B', 'host-1', 'host-10', 'ü'])}-{place}"
-            GroupRegistry(session, group, name).register(same if even else drawn(chance), 0, lambda _: None)
+            GroupNodes(session, group, name).register(same if even else drawn(chance), 0, lambda _: None)
             asked += [("range", group, name), ("roundrobin", group, name)]
     java = compile_java(
         Path(__file__).parent / "java-0.8", "Assign", "0.8.2.2", "org.apache.kafka:kafka_2.11:0.8.2.2",
@@ -69,7 +69,7 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     refused = 0
     for (strategy, group, name), answer in zip(asked, blocks(done.stdout), strict=True):
-        registry = GroupRegistry(session, group, name)
+        registry = GroupNodes(session, group, name)
         try:
             found = [f"{each.topic} {each.partition_id} {owner}" for each, owner in share(registry, strategy).items()]
         except Disagreement:
@@ -79,7 +79,7 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
     assert 0 < refused < len(asked) / 2
 
 
-def share(registry: GroupRegistry, strategy: str) -> Assignment:
+def share(registry: GroupNodes, strategy: str) -> Assignment:
     def unwatched(_event: object) -> None:
         """A watch that does nothing: later changes do not matter here."""
 

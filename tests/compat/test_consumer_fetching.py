@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as OtherProducer
 
-from kbroker.client.admin import AdminClient
+from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client import AdminClient, BrokerError, ClientError, Consumer, ErrorCode, Producer
-from kbroker.client.simple_consumer import SimpleConsumer
+from kbroker.client.consumer.simple_consumer import SimpleConsumer
 from tests.kit.kafka import maven
 from tests.kit.kafka.zookeeper import OldKafka
 

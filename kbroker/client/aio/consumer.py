@@ -20,10 +20,10 @@ from kbroker.client.consumer.consumer import (
 )
 from kbroker.client.consumer.group import Group
 from kbroker.client.errors import ClientClosed, UsageError
-from kbroker.client.faces import Awaiting
+from kbroker.client.network.faces import Awaiting
 
 if TYPE_CHECKING:
-    from kbroker.client.option_types import ConsumerOptions
+    from kbroker.client.config.option_types import ConsumerOptions
 
 
 class AsyncConsumer(ConsumerOperations, Awaiting):

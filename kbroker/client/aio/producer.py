@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.client.aio.waiting import Waiting
-from kbroker.client.config import parse_options
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientError, TimedOut, UsageError
-from kbroker.client.faces import Awaiting
+from kbroker.client.handlers import ProducerHandler, QueuedRecord, entered, entering, guarded, seeing_records
+from kbroker.client.network.faces import Awaiting
 from kbroker.client.producer.columns import is_column, objects_of, queued_records
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull
-from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering, guarded, seeing_records
-from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.producer import Producer
 from kbroker.client.producer.transaction_calls import TransactionOperations
 
 if TYPE_CHECKING:
-    from kbroker.client.option_types import ProducerOptions
+    from kbroker.client.config.option_types import ProducerOptions
 
 log = logging.getLogger("kbroker.client")
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kbroker.client.cluster import begin
-from kbroker.client.config import parse_options
+from kbroker.client.config.connector import CONNECTOR
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.connector.group_nodes import GroupNodes
 from kbroker.client.connector.listener import ConsumerRebalanceListener
 from kbroker.client.connector.membership import Member
 from kbroker.client.connector.offsets import OffsetStorage
-from kbroker.client.connector.options import CONNECTOR
-from kbroker.client.connector.registry import GroupRegistry
 from kbroker.client.connector.streams import Feed, MessageStream
 from kbroker.client.connector.subscription import (
     BLACK_LIST,
@@ -31,13 +30,14 @@ from kbroker.client.connector.subscription import (
 )
 from kbroker.client.consumer.fetching import Fetching, fetch_engine
 from kbroker.client.errors import ClientClosed, UsageError
-from kbroker.client.thread import ClientThread
+from kbroker.client.network.cluster import begin
+from kbroker.client.network.thread import ClientThread
 from kbroker.client.zookeeper.discovery import Discovery
 from kbroker.client.zookeeper.session import Session
 from kbroker.model import TopicPartition
 
 if TYPE_CHECKING:
-    from kbroker.client.option_types import ConnectorOptions
+    from kbroker.client.config.option_types import ConnectorOptions
 
 SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -92,7 +92,7 @@ class ConsumerConnector:
             thread.call(fetching.assign(wanted))
 
         self._feed = Feed(engine, thread.check)
-        registry = GroupRegistry(self._session, options["group.id"], self.consumer_id)
+        registry = GroupNodes(self._session, options["group.id"], self.consumer_id)
         storage = OffsetStorage(options, registry, cluster)
         self._member = Member(options, self._session, registry, self._feed, storage, assign)
         at_exit = weakref.WeakMethod(self.shutdown)

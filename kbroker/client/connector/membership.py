@@ -18,11 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.connector.assignment import STRATEGIES, Assignment, Disagreement, Partitions, java_order
+from kbroker.client.connector.group_nodes import AlreadyRegistered, GroupNodes, StillOwned
 from kbroker.client.connector.listener import ConsumerRebalanceListener
 from kbroker.client.connector.offsets import OffsetStorage
-from kbroker.client.connector.registry import AlreadyRegistered, GroupRegistry, StillOwned
 from kbroker.client.connector.streams import Feed, MessageStream
 from kbroker.client.connector.subscription import Subscription
 from kbroker.client.errors import ClientError
@@ -61,7 +61,7 @@ class Member:
         self,
         options: Options,
         session: Session,
-        registry: GroupRegistry,
+        registry: GroupNodes,
         feed: Feed,
         storage: OffsetStorage,
         assign: Callable[[Mapping[TopicPartition, int]], object],

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kbroker.client import group_offsets
-from kbroker.client.cluster import Cluster
-from kbroker.client.config import Options
-from kbroker.client.connector.registry import GroupRegistry
+from kbroker.client.config.option import Options
+from kbroker.client.connector.group_nodes import GroupNodes
+from kbroker.client.consumer import group_offsets
+from kbroker.client.network.cluster import Cluster
 from kbroker.model import TopicPartition
 
 
 class OffsetStorage:
     """The committed offsets of one group. For one thread at a time."""
 
-    def __init__(self, options: Options, registry: GroupRegistry, cluster: Cluster):
+    def __init__(self, options: Options, registry: GroupNodes, cluster: Cluster):
         self._group: str = options["group.id"]
         self._in_brokers = options["offsets.storage"] == "kafka"
         self._in_zookeeper = not self._in_brokers or options["dual.commit.enabled"]

@@ -17,14 +17,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kbroker.client.cluster import Backoff
-from kbroker.client.cluster_view import ClusterView
-from kbroker.client.consumer import group_protocol
-from kbroker.client.consumer.assignor import COOPERATIVE, EAGER, Assignor, Topics
+from kbroker.client.assignors import group_protocol
+from kbroker.client.assignors.assignor import COOPERATIVE, EAGER, Assignor, Topics
 from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.membership import Membership, Place
 from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of, topic_refusal
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster_view import ClusterView
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M

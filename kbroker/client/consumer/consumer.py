@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kbroker._core.client.consumer.record import ConsumerRecord
 from kbroker._core.client.consumer.records import Records
 from kbroker.client.arguments import offset_of, partition_of, partitions_of, seconds, times_of
-from kbroker.client.cluster import Cluster
-from kbroker.client.config import Options, parse_options, require_servers
-from kbroker.client.connection import Network
+from kbroker.client.config.consumer import CONSUMER, check_protocol
+from kbroker.client.config.option import Options
+from kbroker.client.config.parsing import parse_options, require_servers
 from kbroker.client.consumer.fetching import EARLIEST, LATEST, Fetching, fetch_engine
 from kbroker.client.consumer.group import Group
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.consumer.holdings import RebalanceListener
 from kbroker.client.consumer.membership import Subscription, SubscriptionPattern
-from kbroker.client.consumer.options import CONSUMER, check_protocol
 from kbroker.client.errors import ClientError, TimedOut, UsageError
-from kbroker.client.faces import Blocking, operation
-from kbroker.client.thread import ClientThread
+from kbroker.client.network.cluster import Cluster
+from kbroker.client.network.faces import Blocking, operation
+from kbroker.client.network.network import Network
+from kbroker.client.network.thread import ClientThread
 from kbroker.model import TopicPartition
 
 if TYPE_CHECKING:
-    from kbroker.client.option_types import ConsumerOptions
+    from kbroker.client.config.option_types import ConsumerOptions
 
 ITERATION_POLL_S = 3600.0
 CLOSE_TIMEOUT_S = 10.0

@@ -18,12 +18,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kbroker.client.cluster import Backoff
-from kbroker.client.cluster_view import ClusterView
 from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.membership import Membership, Place
 from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of, raise_for
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster_view import ClusterView
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M

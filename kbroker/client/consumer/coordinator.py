@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.client.cluster import COORDINATOR, Cluster
 from kbroker.client.errors import ConnectionFailed, TimedOut, raise_for
+from kbroker.client.network.cluster import COORDINATOR, Cluster
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message

@@ -17,9 +17,7 @@ from typing import Any
 
 from kbroker._core.client.consumer.fetch import FetchEngine
 from kbroker._core.client.consumer.record import UnreadableRecords
-from kbroker.client.cluster import Backoff, Cluster
-from kbroker.client.cluster_view import ClusterView
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.errors import (
     NO_SUCH_PARTITION,
     RETRIABLE,
@@ -31,7 +29,10 @@ from kbroker.client.errors import (
     partition_refusal,
     refusal,
 )
-from kbroker.client.versions import choose
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster import Cluster
+from kbroker.client.network.cluster_view import ClusterView
+from kbroker.client.network.versions import choose
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M

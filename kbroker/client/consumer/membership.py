@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbroker.client.cluster_view import ClusterView
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.errors import ClientError
+from kbroker.client.network.cluster_view import ClusterView
 from kbroker.errors import ErrorCode
 from kbroker.model import INTERNAL_TOPICS, TopicPartition
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker._core.client.consumer.fetch import FetchEngine
+from kbroker.client.assignors.group_protocol import by_topic
 from kbroker.client.consumer.coordinator import Coordinator
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from kbroker.client.consumer.group_protocol import by_topic
 from kbroker.client.errors import CommitFailed, error_of, refusal
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition

@@ -17,10 +17,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from kbroker.client.admin import AdminClient
-from kbroker.client.config import NETWORK
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.config.network import NETWORK
 from kbroker.client.errors import BrokerError, ClientError
-from kbroker.client.producer.handlers import ProducerHandler
+from kbroker.client.handlers import ProducerHandler
 from kbroker.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kbroker._core.client.producer.engine import ProduceEngine
-from kbroker.client.cluster import Backoff, Cluster
-from kbroker.client.cluster_view import ClusterView, TopicView
-from kbroker.client.config import Options
-from kbroker.client.connection import Network
+from kbroker.client.config.option import Options
 from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for, raise_for_topic
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster import Cluster
+from kbroker.client.network.cluster_view import ClusterView, TopicView
+from kbroker.client.network.network import Network
+from kbroker.client.network.thread import ClientThread
 from kbroker.client.producer.sender import Sender
 from kbroker.client.producer.transactions import Transactions
-from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.client.errors import ClientError
+from kbroker.client.handlers import ProducerHandler, QueuedRecord, entered, entering
 from kbroker.client.producer.columns import queued_records
-from kbroker.client.producer.handlers import ProducerHandler, QueuedRecord, entered, entering
 
 if TYPE_CHECKING:
     from kbroker._core.client.producer.record_sender import RecordSender

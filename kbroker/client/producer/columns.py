@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
-from kbroker.client.producer.handlers import QueuedRecord
+from kbroker.client.handlers import QueuedRecord
 
 
 def objects_of(column: Any, what: str = "values") -> list[Any]:

@@ -16,23 +16,23 @@ from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker._core.client.producer.partitioner import KINDS
 from kbroker._core.client.producer.record_sender import RecordSender
 from kbroker.client.arguments import seconds
-from kbroker.client.config import parse_options, require_servers
+from kbroker.client.config.parsing import parse_options, require_servers
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
-from kbroker.client.faces import Blocking
+from kbroker.client.handlers import guarded, leaving, seeing_batches, seeing_records
+from kbroker.client.network.faces import Blocking
+from kbroker.client.network.thread import ClientThread
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.calls import Calls
 from kbroker.client.producer.compression import CompressionThread
 from kbroker.client.producer.errors import REFUSALS, NoSuchPartition, RecordTooLarge
-from kbroker.client.producer.handlers import guarded, leaving, seeing_batches, seeing_records
 from kbroker.client.producer.older import older_form
-from kbroker.client.producer.options import PRODUCER
 from kbroker.client.producer.transaction_calls import TransactionOperations
-from kbroker.client.thread import ClientThread
 from kbroker.errors import ErrorCode
 from kbroker.protocol.compression import Codec
 
 if TYPE_CHECKING:
-    from kbroker.client.option_types import ProducerOptions
+    from kbroker.client.config.option_types import ProducerOptions
     from kbroker.client.zookeeper.discovery import Discovery
 
 log = logging.getLogger("kbroker.client")

@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection
 
 from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker._core.client.producer.trouble import Trouble, TroubledBatch, troubles
-from kbroker.client.cluster import Backoff
-from kbroker.client.cluster_view import Node
 from kbroker.client.errors import (
     HINTS,
     RETRIABLE,
@@ -26,6 +24,8 @@ from kbroker.client.errors import (
     TimedOut,
     error_of,
 )
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster_view import Node
 from kbroker.client.producer.transactions import Transactions
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol import messages as M

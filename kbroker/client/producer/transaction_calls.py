@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import TimedOut, UsageError
-from kbroker.client.faces import operation
+from kbroker.client.network.faces import operation
 from kbroker.client.prepared_transaction import PreparedTransaction
 from kbroker.client.producer.background import Background
 from kbroker.client.producer.transactions import Transactions

@@ -21,9 +21,10 @@ from enum import Enum
 from typing import Any, Final, NoReturn
 
 from kbroker._core.client.producer.engine import ProduceEngine
-from kbroker.client.cluster import COORDINATOR, GROUP, TRANSACTION, Backoff, Cluster
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of
+from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.cluster import COORDINATOR, GROUP, TRANSACTION, Cluster
 from kbroker.client.prepared_transaction import LAST_VERSION_1, PreparedTransaction
 from kbroker.client.producer.errors import (
     BrokerTooOld,

@@ -1,5 +1,5 @@
-"""ZooKeeper for clients in the manner of Kafka 0.7 and 0.8: `options.py`, `session.py`, `discovery.py` (the brokers).
+"""ZooKeeper for clients in the manner of Kafka 0.7 and 0.8: `session.py`, `discovery.py` (the brokers).
 
-Only a client with `zookeeper.connect` imports `session.py` and `discovery.py`, which load kazoo. Consumer groups in
-ZooKeeper are in `client/connector/`.
+Only a client with `zookeeper.connect` imports these, which load kazoo. Consumer groups in ZooKeeper are in
+`client/connector/`.
 """

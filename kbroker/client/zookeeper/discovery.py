@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.errors import ConnectionFailed
 from kbroker.client.zookeeper.session import Session
 from kbroker.coordination import paths
 from kbroker.coordination.store import NoNode, SessionExpired, Store, StoreUnavailable, Watcher, WatchEvent
 
 if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster
+    from kbroker.client.network.cluster import Cluster
 
 log = logging.getLogger("kbroker.client")
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from kbroker.client.config import Options
+from kbroker.client.config.option import Options
 from kbroker.client.errors import ConnectionFailed
 from kbroker.coordination.store import InvalidPath, SessionExpired, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore

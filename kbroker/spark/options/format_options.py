@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.client.config import Kind, flag, one_of, text, texts, whole
+from kbroker.client.config.kinds import Kind, flag, one_of, text, texts, whole
 from kbroker.rules.nearest import nearest
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.options import offsets

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.client import jaas, java_stores
-from kbroker.client.config import NETWORK, Option
-from kbroker.client.consumer.options import CONSUMER
-from kbroker.client.producer.options import PRODUCER
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.option import Option
+from kbroker.client.config.producer import PRODUCER
+from kbroker.client.security import jaas, java_stores
 from kbroker.errors import KbrokerError
 from kbroker.rules.nearest import nearest
 from kbroker.spark.errors import WrongOption

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kbroker.client.admin import AdminClient
-from kbroker.client.config import NETWORK
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.config.network import NETWORK
 from kbroker.client.errors import BrokerError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kbroker.client.admin import AdminClient
-from kbroker.client.admin_results import TopicDescription
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import TopicDescription
 from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode
 

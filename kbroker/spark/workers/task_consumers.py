@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kbroker.client import Consumer
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.config.consumer import CONSUMER
 from kbroker.spark.options.kafka_options import client_options
 from kbroker.spark.workers.kept_clients import KeptClients
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.client import Producer
-from kbroker.client.producer.options import PRODUCER
+from kbroker.client.config.producer import PRODUCER
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.options.kafka_options import check_allowed, client_options
 from kbroker.spark.workers.kept_clients import KeptClients

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kbroker.client import AdminClient, ClientError, ErrorCode, Producer
-from kbroker.client.config import NETWORK
+from kbroker.client.config.network import NETWORK
 from kbroker.spark.errors import SinkFailed, WrongOption, without_traceback
 from kbroker.spark.options.format_options import SparkOptions
 from kbroker.spark.options.kafka_options import client_options

@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.cli.client_options import add_cluster, client_options, make_client
 from kbroker.client import AdminClient
-from kbroker.client.config import NETWORK
+from kbroker.client.config.network import NETWORK
 from kbroker.errors import KbrokerError
 from kbroker.spark.options.kafka_options import client_options as spark_options
 from tests.kit.clients.certificates import Authority

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.cli.main import main
 from kbroker.client import AdminClient
-from kbroker.client.admin_results import LogDirDescription
+from kbroker.client.admin.results import LogDirDescription
 from kbroker.errors import ErrorCode
 from kbroker.testing import Broker
 

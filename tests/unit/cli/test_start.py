@@ -18,7 +18,7 @@ from typing import IO
 import pytest
 
 from kbroker.cli.start import SAME_SIGNAL_S
-from kbroker.client.admin import AdminClient
+from kbroker.client.admin.admin_client import AdminClient
 from kbroker.errors import ErrorCode
 from kbroker.metrics.definitions import METRICS
 from kbroker.protocol.api import ApiKey

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.cluster import Cluster, begin
-from kbroker.client.config import NETWORK, parse_options
-from kbroker.client.thread import ClientThread
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.network.cluster import Cluster, begin
+from kbroker.client.network.thread import ClientThread
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from tests.kit.brokers.whole import WholeBroker
 from tests.kit.kafka import maven

@@ -30,7 +30,7 @@ from kbroker.protocol.records import encode_batch
 from tests.kit.brokers.whole import WholeBroker
 from tests.kit.proxies.lying import LIES, LyingProxy
 from tests.kit.wire.batches import changed
-from tests.unit.client.test_simple_consumer import Liar, fetched
+from tests.unit.client.consumer.test_simple_consumer import Liar, fetched
 
 LENGTH_AT, HEADER_SIZE = 8, 61
 TOPIC = "lies"

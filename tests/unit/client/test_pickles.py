@@ -29,7 +29,7 @@ from kbroker.client import (
 )
 from tests.kit.brokers.produce import ProduceBroker
 from tests.kit.brokers.whole import WholeBroker
-from tests.unit.client.test_producer import SECONDS, producer_of
+from tests.unit.client.producer.test_producer import SECONDS, producer_of
 
 WAYS: list[Callable[[Any], Any]] = [lambda each: pickle.loads(pickle.dumps(each)), copy.copy, copy.deepcopy]
 ERRORS = [

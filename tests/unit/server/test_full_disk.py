@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.client import Consumer
-from kbroker.client.admin import AdminClient
+from kbroker.client.admin.admin_client import AdminClient
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey

@@ -11,10 +11,10 @@ import json
 from typing import TYPE_CHECKING
 
 from kbroker.client import AdminClient, BrokerError, Consumer, ErrorCode, Producer, ProducerFenced
-from kbroker.client.config import NETWORK
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientError
-from kbroker.client.producer.options import PRODUCER
 from kbroker.model import TopicPartition
 from kbroker.spark.loader.commits.commit import Commit, decode_commit
 from kbroker.spark.loader.commits.commit_files import commit_numbers, commit_path, prepared_path

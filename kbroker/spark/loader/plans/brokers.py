@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from kbroker.client import AdminClient, SimpleConsumer
-from kbroker.client.config import NETWORK
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.simple_consumer import SIMPLE_CONSUMER
+from kbroker.client.consumer.simple_consumer import FetchFrom
 from kbroker.client.errors import ClientError
-from kbroker.client.simple_consumer import SIMPLE_CONSUMER, FetchFrom
 from kbroker.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from kbroker.spark.loader.commits.commit import COMMITS_TOPIC
 from kbroker.spark.loader.errors import LoadFailed

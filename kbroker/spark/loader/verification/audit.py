@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kbroker.client import AdminClient, Consumer, Producer, TopicPartition
-from kbroker.client.config import NETWORK
-from kbroker.client.consumer.options import CONSUMER
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientError
 from kbroker.client.producer.audit import HOUR_MS, audit_record, make_audit_topic
-from kbroker.client.producer.options import PRODUCER
 from kbroker.spark.loader.commits.commit import Commit, LakeFile
 from kbroker.spark.loader.errors import LoadFailed
 from kbroker.spark.loader.hours import UNDATED, hour_of

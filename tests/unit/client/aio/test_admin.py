@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.client import AdminClient, AsyncAdminClient
 from kbroker.client.errors import BrokerError, ClientClosed
-from kbroker.client.faces import operation
+from kbroker.client.network.faces import operation
 from kbroker.errors import ErrorCode
 from tests.kit.brokers.scripted import Peer, ScriptedBroker
 from tests.kit.brokers.whole import WholeBroker

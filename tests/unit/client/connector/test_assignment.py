@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.client.config.connector import CONNECTOR
 from kbroker.client.connector.assignment import (
+    STRATEGIES,
     Disagreement,
     assign_range,
     assign_round_robin,
@@ -77,3 +79,7 @@ def test_hashes_are_of_32_bits_with_a_sign() -> None:
 
 def test_names_are_ordered_by_units_of_utf16() -> None:
     assert sorted(["\uffff", "\U00010000", "a-10", "a-9"], key=java_order) == ["a-10", "a-9", "\U00010000", "\uffff"]
+
+
+def test_the_option_takes_the_name_of_every_strategy() -> None:
+    assert CONNECTOR["partition.assignment.strategy"].kind.words == tuple(STRATEGIES)  # type: ignore[attr-defined]

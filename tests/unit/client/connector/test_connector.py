@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker.client import ConsumerConnector, ConsumerTimeout
-from kbroker.client.connector.registry import AlreadyRegistered
+from kbroker.client.connector.group_nodes import AlreadyRegistered
 from kbroker.client.errors import BrokerError, ClientClosed, ForkedClient, UsageError
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition

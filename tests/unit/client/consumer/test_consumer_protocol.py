@@ -12,7 +12,7 @@ from kbroker.client import SubscriptionPattern
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.errors import BrokerError, CommitFailed, UsageError
-from kbroker.client.versions import HIGHEST
+from kbroker.client.network.versions import HIGHEST
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey

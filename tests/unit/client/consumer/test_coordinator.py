@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.consumer.assignor import Assignor, Member, Topics
+from kbroker.client.assignors.assignor import Assignor, Member, Topics
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError, ClientError, CommitFailed, TimedOut, UsageError
 from kbroker.errors import ErrorCode

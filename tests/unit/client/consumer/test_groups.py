@@ -10,7 +10,7 @@ from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.consumer.membership import SubscriptionPattern
 from kbroker.client.consumer.offsets import OffsetAndMetadata
 from kbroker.client.errors import UsageError
-from kbroker.client.versions import HIGHEST
+from kbroker.client.network.versions import HIGHEST
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from tests.unit.client.consumer.conftest import Heard, MakeMembers

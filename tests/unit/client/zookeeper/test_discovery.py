@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.cluster import Cluster, begin
-from kbroker.client.config import NETWORK, Options, parse_options
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.option import Options
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.config.zookeeper import ZOOKEEPER
 from kbroker.client.errors import ConnectionFailed
+from kbroker.client.network.cluster import Cluster, begin
 from kbroker.client.zookeeper.discovery import Discovery, registered_brokers
-from kbroker.client.zookeeper.options import ZOOKEEPER
 from kbroker.coordination.paths import BROKER_IDS, BrokerRegistration, broker_path, encode_broker
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.model import Endpoint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from kbroker.client.config import parse_options
-from kbroker.client.zookeeper.options import ZOOKEEPER
+from kbroker.client.config.parsing import parse_options
+from kbroker.client.config.zookeeper import ZOOKEEPER
 from kbroker.client.zookeeper.session import Session
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
 from tests.kit.parts.processors import wait_until

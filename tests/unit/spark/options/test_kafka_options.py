@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client.config import NETWORK
-from kbroker.client.consumer.options import CONSUMER
-from kbroker.client.producer.options import PRODUCER
+from kbroker.client.config.consumer import CONSUMER
+from kbroker.client.config.network import NETWORK
+from kbroker.client.config.producer import PRODUCER
 from kbroker.spark.errors import WrongOption
 from kbroker.spark.options.format_options import SparkOptions, Use
 from kbroker.spark.options.kafka_options import check_allowed, client_options
