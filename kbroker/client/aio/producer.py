@@ -208,8 +208,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
 
         Raises BrokerError when the broker refuses the topic, and TimedOut when the time is over.
         """
-        block_ms: int = self.options["max.block.ms"]
-        await self._thread.awaited(self._background.learn(topic, None if block_ms < 0 else block_ms / 1000))
+        await self._thread.awaited(self._background.await_topic(topic))
 
     async def _send_each(self, records: Iterable[QueuedRecord]) -> Deliveries:
         sent: list[Delivery] = []

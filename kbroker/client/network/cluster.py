@@ -503,8 +503,8 @@ class Cluster:
         """Call `attempt` until it succeeds, and return its result.
 
         It is called again while it raises a retriable ClientError, or one whose code is in `also`, and time is left:
-        `timeout_s` seconds; None: default.api.timeout.ms. Raises TimedOut when the time is over during an attempt, with
-        the error of the attempt before as its cause. Else raises the error of the last attempt.
+        `timeout_s` seconds (infinity: for ever); None: default.api.timeout.ms. Raises TimedOut when the time is over
+        during an attempt, with the error of the attempt before as its cause. Else raises the error of the last attempt.
         """
         options = self.network.options
         limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Coroutine
 from typing import Any
 
@@ -34,6 +35,9 @@ class Background:
         self.transactions: Transactions | None = None
         self.broken: ClientError | None = None
         """Why the producer can never send again; None while it can."""
+        block_ms: int = options["max.block.ms"]
+        self.block_s = block_ms / 1000 if block_ms >= 0 else math.inf
+        """How long a call may wait for the metadata of a topic, in seconds."""
         self._loop = thread.loop
         self._engine = engine
         self._accumulator = engine.accumulator
@@ -61,11 +65,10 @@ class Background:
         if idempotent and self.transactions is None:
             self._renew()
 
-    async def learn(self, topic: str, timeout_s: float | None) -> None:
+    async def await_topic(self, topic: str) -> None:
         """Wait until records can be sent to the topic.
 
-        Raises BrokerError when the broker refuses the topic, TimedOut after `timeout_s` seconds (None:
-        default.api.timeout.ms).
+        Raises BrokerError when the broker refuses the topic, TimedOut after max.block.ms.
         """
         create = self._options["allow.auto.create.topics"]
 
@@ -78,7 +81,7 @@ class Background:
                 raise_for_topic(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
 
         try:
-            await self.cluster.retried(attempt, timeout_s=timeout_s)
+            await self.cluster.retried(attempt, timeout_s=self.block_s)
         except (ConnectionFailed, TimedOut) as error:
             raise TimedOut(f"metadata of topic {topic!r}: {error.message}", hint=error.hint) from None
         if topic not in self._accumulator.topics:

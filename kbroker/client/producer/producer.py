@@ -158,18 +158,14 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             )
         if self._thread.is_own_thread:
             raise UsageError(f"topic {topic!r} is not known yet, and a callback cannot wait for it")
-        self._thread.call(self._background.learn(topic, self._learning_s))
-
-    @property
-    def _learning_s(self) -> float | None:
-        return None if self.options["max.block.ms"] < 0 else self.options.seconds("max.block.ms")
+        self._thread.call(self._background.await_topic(topic))
 
     def has_partition(self, topic: str, partition: int) -> bool:
         """Ask a broker for fresh metadata and return whether the partition is there now: the topic may have grown.
 
         Returns False without asking where waiting is not possible: on the producer's thread, or with max.block.ms=0.
         """
-        limit_s = self._learning_s
+        limit_s = self._background.block_s
         if self._thread.is_own_thread or limit_s == 0:
             return False
         return self._thread.call(self._background.count_partitions(topic, limit_s)) > partition

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from typing import Any
 
 import pytest
 
-from kbroker.client import NoSuchPartition, RecordTooLarge, TimedOut
+from kbroker.client import AsyncProducer, NoSuchPartition, RecordTooLarge, TimedOut
 from kbroker.client.network.cluster_view import Node
 from kbroker.client.producer.sender import nodes_of
 from kbroker.errors import ErrorCode
@@ -121,6 +123,45 @@ def test_the_waits_for_a_producer_id_and_for_a_leader_double() -> None:
     assert len(broker.ids_asked) == WAITS + 1
     for asked in (broker.ids_asked, broker.leaders_asked):
         assert asked[-1] - asked[0] >= SHORTEST_S
+
+
+APPEARS_S = 0.5  #: many times default.api.timeout.ms of the producers below
+
+
+class LateTopic(ProduceBroker):
+    """A broker whose topics appear APPEARS_S after they were first asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.first_asked = math.inf
+
+    def metadata(self, asked: Asked) -> M.MetadataResponse:
+        now = time.monotonic()
+        self.first_asked = min(self.first_asked, now)
+        answer = super().metadata(asked)
+        if now < self.first_asked + APPEARS_S:
+            for topic in answer.topics:
+                topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+        return answer
+
+
+def test_a_producer_waits_for_ever_for_a_topic_with_max_block_ms_of_minus_one() -> None:
+    with LateTopic() as broker, producer_of(broker, default_api_timeout_ms=50, max_block_ms=-1) as producer:
+        assert producer.send("t", b"a").result(SECONDS).offset == 0
+    assert broker.logs["t", 0] == [b"a"]
+
+
+def test_an_asyncio_producer_waits_for_ever_for_a_topic_with_max_block_ms_of_minus_one() -> None:
+    async def main(port: int) -> None:
+        async with AsyncProducer(
+            bootstrap_servers=f"127.0.0.1:{port}", retry_backoff_ms=1, default_api_timeout_ms=50, max_block_ms=-1
+        ) as producer:
+            await producer.await_topic("t")
+            assert (await producer.send_and_wait("t", b"a")).offset == 0
+
+    with LateTopic() as broker:
+        asyncio.run(main(broker.port))
+    assert broker.logs["t", 0] == [b"a"]
 
 
 class Full(ProduceBroker):
