@@ -60,7 +60,7 @@ class ProducerHandler:
         """Called on the producer's thread after `after_dequeue` of all handlers, just before the request is written."""
 
 
-def entering(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> QueuedRecord | None:
+def call_before_enqueue(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> QueuedRecord | None:
     """Return the record that the handlers' `before_enqueue` leave; None when one of them has dropped it."""
     left: QueuedRecord | None = record
     for handler in handlers:
@@ -69,23 +69,23 @@ def entering(handlers: Sequence[ProducerHandler], record: QueuedRecord) -> Queue
     return left
 
 
-def entered(handlers: Sequence[ProducerHandler], record: QueuedRecord, added: bool) -> None:
+def call_after_enqueue(handlers: Sequence[ProducerHandler], record: QueuedRecord, added: bool) -> None:
     """Call `after_enqueue` of every handler."""
     for handler in handlers:
         guarded(handler.after_enqueue, record, added)
 
 
-def leaving(handlers: Sequence[ProducerHandler]) -> Callable[[list[tuple[str, int, int, int, int]]], None]:
+def batch_caller(handlers: Sequence[ProducerHandler]) -> Callable[[list[tuple[str, int, int, int, int]]], None]:
     """Return the function that an engine calls with the batches of each request."""
 
-    def told(batches: list[tuple[str, int, int, int, int]]) -> None:
+    def call_handlers(batches: list[tuple[str, int, int, int, int]]) -> None:
         named = [LeavingBatch(*each) for each in batches]
         for handler in handlers:
             guarded(handler.after_dequeue, named)
         for handler in handlers:
             guarded(handler.before_sending, named)
 
-    return told
+    return call_handlers
 
 
 def guarded(function: Callable[..., None], *arguments: Any) -> None:

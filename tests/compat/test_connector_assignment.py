@@ -69,9 +69,9 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     refused = 0
     for (strategy, group, name), answer in zip(asked, blocks(done.stdout), strict=True):
-        registry = GroupNodes(session, group, name)
+        nodes = GroupNodes(session, group, name)
         try:
-            found = [f"{each.topic} {each.partition_id} {owner}" for each, owner in share(registry, strategy).items()]
+            found = [f"{each.topic} {each.partition_id} {owner}" for each, owner in share(nodes, strategy).items()]
         except Disagreement:
             found = ["!"]
             refused += 1
@@ -79,14 +79,14 @@ def test_assignments_are_those_of_kafka_0_8(session: Session, count: int) -> Non
     assert 0 < refused < len(asked) / 2
 
 
-def share(registry: GroupNodes, strategy: str) -> Assignment:
+def share(nodes: GroupNodes, strategy: str) -> Assignment:
     def unwatched(_event: object) -> None:
         """A watch that does nothing: later changes do not matter here."""
 
-    members, existing = registry.members(unwatched), registry.topics(unwatched)
-    partitions = registry.partitions(TOPICS, unwatched)
-    shares = shares_of(registry.consumer_id, members, existing, lambda _: partitions, strategy, exclude_internal=True)
-    return {partition: owner for partition, owner in shares.items() if owner.rpartition("-")[0] == registry.consumer_id}
+    members, existing = nodes.members(unwatched), nodes.topics(unwatched)
+    partitions = nodes.partitions(TOPICS, unwatched)
+    shares = shares_of(nodes.consumer_id, members, existing, lambda _: partitions, strategy, exclude_internal=True)
+    return {partition: owner for partition, owner in shares.items() if owner.rpartition("-")[0] == nodes.consumer_id}
 
 
 def blocks(text: str) -> list[list[str]]:

@@ -20,7 +20,7 @@ async def describe(cluster: Cluster) -> ClusterDescription:
 
 
 async def features(cluster: Cluster) -> Features:
-    async def ask() -> Features:
+    async def attempt() -> Features:
         connection = await cluster.any_connection()
         version = connection.version_of(ApiKey.API_VERSIONS)
         if version < FEATURES_SINCE:
@@ -36,4 +36,4 @@ async def features(cluster: Cluster) -> Features:
             answer.finalized_features_epoch,
         )
 
-    return await cluster.retried(ask)
+    return await cluster.retried(attempt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kbroker.client.admin.items import nothing_of, of_each, or_refused
+from kbroker.client.admin.items import call_for_each, missing_answer, value_or_error
 from kbroker.client.admin.results import ConfigEntry
 from kbroker.client.errors import BrokerError, ClientError, UsageError
 from kbroker.client.network.cluster import Cluster
@@ -51,14 +51,14 @@ def operations(
 async def describe(cluster: Cluster, kind: int, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
     """Return the settings of resources, by the resources' names. `names` must be a single one when `kind` is BROKER."""
 
-    async def ask(left: list[str]) -> dict[str, dict[str, ConfigEntry] | ClientError]:
+    async def attempt(left: list[str]) -> dict[str, dict[str, ConfigEntry] | ClientError]:
         return await _described(await _connection(cluster, kind, left[0]), kind, left)
 
-    return await of_each(cluster, names, ask)
+    return await call_for_each(cluster, names, attempt)
 
 
 async def alter(cluster: Cluster, kind: int, name: str, changes: list[Operation], validate_only: bool) -> None:
-    async def ask(_: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(_: list[str]) -> dict[str, ClientError | None]:
         connection = await _connection(cluster, kind, name)
         message: M.AlterConfigsRequest | M.IncrementalAlterConfigsRequest
         if connection.serves(ApiKey.INCREMENTAL_ALTER_CONFIGS) or not connection.serves(ApiKey.ALTER_CONFIGS):
@@ -74,11 +74,11 @@ async def alter(cluster: Cluster, kind: int, name: str, changes: list[Operation]
             message = whole(resources=[changed], validate_only=validate_only)
         answer = await connection.call(message)
         return {
-            each.resource_name: or_refused(each.error_code, each.error_message, f"{RESOURCES[kind]} {name!r}", None)
+            each.resource_name: value_or_error(each.error_code, each.error_message, f"{RESOURCES[kind]} {name!r}", None)
             for each in answer.responses
         }
 
-    await of_each(cluster, [name], ask)
+    await call_for_each(cluster, [name], attempt)
 
 
 async def _connection(cluster: Cluster, kind: int, name: str) -> Connection:
@@ -100,7 +100,7 @@ async def _described(
     ]
     answer = await connection.call(request(resources=resources))
     return {
-        result.resource_name: or_refused(
+        result.resource_name: value_or_error(
             result.error_code,
             result.error_message,
             f"{RESOURCES[kind]} {result.resource_name!r}",
@@ -124,7 +124,7 @@ async def _with_others(connection: Connection, kind: int, name: str, changes: li
     What somebody else sets between this and the write is lost. Raises BrokerError for APPEND and SUBTRACT, and
     UsageError when a secret setting would be lost.
     """
-    before = (await _described(connection, kind, [name])).get(name, nothing_of(f"{RESOURCES[kind]} {name!r}"))
+    before = (await _described(connection, kind, [name])).get(name, missing_answer(f"{RESOURCES[kind]} {name!r}"))
     if isinstance(before, ClientError):
         raise before
     kept = {each.name: each.value for each in before.values() if each.source in OWN and not each.is_read_only}

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kbroker.client.admin.items import nothing_of, of_coordinator, of_coordinators, of_each, or_refused
+from kbroker.client.admin.items import (
+    call_coordinator,
+    call_coordinators,
+    call_for_each,
+    missing_answer,
+    numbers_by_topic,
+    value_or_error,
+)
 from kbroker.client.admin.results import GroupDescription, GroupListing, MemberDescription
 from kbroker.client.consumer.group_metadata import OffsetAndMetadata
 from kbroker.client.errors import BrokerError, ClientError, raise_for
@@ -25,7 +32,7 @@ LEFT_BY_ADMIN = "removed by an administrator"
 
 
 async def listing(cluster: Cluster, states: Collection[str], types: Collection[str]) -> list[GroupListing]:
-    async def ask() -> list[GroupListing]:
+    async def attempt() -> list[GroupListing]:
         found = []
         for node_id in (await cluster.refresh()).nodes:
             message = M.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
@@ -37,18 +44,18 @@ async def listing(cluster: Cluster, states: Collection[str], types: Collection[s
             ]
         return sorted(found, key=lambda group: group.group_id)
 
-    return await cluster.retried(ask)
+    return await cluster.retried(attempt)
 
 
 async def describe(cluster: Cluster, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-    async def ask(node_id: int, theirs: list[str]) -> dict[str, GroupDescription | ClientError]:
+    async def attempt(node_id: int, theirs: list[str]) -> dict[str, GroupDescription | ClientError]:
         connection = await cluster.connection(node_id, COORDINATOR)
         found: dict[str, GroupDescription | ClientError] = {}
         if connection.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
             answer = await connection.call(M.ConsumerGroupDescribeRequest(group_ids=theirs))
             # ConsumerGroupDescribe does not find groups of the classic protocol: they are asked for below.
             found = {
-                group.group_id: or_refused(
+                group.group_id: value_or_error(
                     group.error_code, group.error_message, f"group {group.group_id!r}", _of_consumers(group, node_id)
                 )
                 for group in answer.groups
@@ -62,10 +69,10 @@ async def describe(cluster: Cluster, group_ids: Iterable[str]) -> dict[str, Grou
                 if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
                     found[group.group_id] = GroupDescription(group.group_id, DEAD, "", "", "", node_id, ())
                 else:
-                    found[group.group_id] = or_refused(group.error_code, None, what, _classic(group, node_id))
+                    found[group.group_id] = value_or_error(group.error_code, None, what, _classic(group, node_id))
         return found
 
-    return await of_coordinators(cluster, group_ids, GROUP, ask)
+    return await call_coordinators(cluster, group_ids, GROUP, attempt)
 
 
 def _of_consumers(group: M.ConsumerGroupDescribeResponse.DescribedGroup, node_id: int) -> GroupDescription:
@@ -130,14 +137,14 @@ def assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 async def delete(cluster: Cluster, group_ids: Iterable[str]) -> None:
-    async def ask(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
         answer = await cluster.call(M.DeleteGroupsRequest(groups_names=theirs), node_id, COORDINATOR)
         return {
-            each.group_id: or_refused(each.error_code, None, f"group {each.group_id!r}", None)
+            each.group_id: value_or_error(each.error_code, None, f"group {each.group_id!r}", None)
             for each in answer.results
         }
 
-    await of_coordinators(cluster, group_ids, GROUP, ask)
+    await call_coordinators(cluster, group_ids, GROUP, attempt)
 
 
 async def remove_members(
@@ -146,7 +153,7 @@ async def remove_members(
     identity = M.LeaveGroupRequest.MemberIdentity
     named = {each: ("", each) for each in instance_ids} | {each: (each, None) for each in member_ids}
 
-    async def ask(left: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(left: list[str]) -> dict[str, ClientError | None]:
         node_id = await cluster.coordinator(group_id)
         connection = await cluster.connection(node_id, COORDINATOR)
         reason = LEFT_BY_ADMIN if connection.version_of(ApiKey.LEAVE_GROUP) >= 5 else None
@@ -156,12 +163,12 @@ async def remove_members(
             cluster.forget_coordinator(group_id)
         raise_for(answer.error_code, None, f"group {group_id!r}")
         return {
-            name: or_refused(each.error_code, None, f"member {name!r} of group {group_id!r}", None)
+            name: value_or_error(each.error_code, None, f"member {name!r} of group {group_id!r}", None)
             for each in answer.members
             for name in [each.group_instance_id or each.member_id]
         }
 
-    await of_each(cluster, named, ask)
+    await call_for_each(cluster, named, attempt)
 
 
 # --- offsets ----------------------------------------------------------------------------------------------
@@ -171,9 +178,9 @@ async def committed(
     cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None, require_stable: bool
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     request = M.OffsetFetchRequest
-    by_topic = None if partitions is None else _by_topic(partitions)
+    by_topic = None if partitions is None else numbers_by_topic(partitions)
 
-    async def ask(node_id: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def attempt(node_id: int) -> dict[TopicPartition, OffsetAndMetadata]:
         connection = await cluster.connection(node_id, COORDINATOR)
         version = connection.version_of(ApiKey.OFFSET_FETCH)
         if require_stable and version < STABLE_SINCE:
@@ -189,7 +196,7 @@ async def committed(
             groups = (await connection.call(message)).groups
             answer = next((each for each in groups if each.group_id == group_id), None)
             if answer is None:
-                raise nothing_of(f"group {group_id!r}")
+                raise missing_answer(f"group {group_id!r}")
         else:
             rows = _rows(request.OffsetFetchRequestTopic, by_topic)
             message = request(group_id=group_id, topics=rows, require_stable=require_stable)
@@ -206,14 +213,14 @@ async def committed(
                     )
         return found
 
-    found: dict[TopicPartition, OffsetAndMetadata] = await of_coordinator(cluster, group_id, GROUP, ask)
+    found: dict[TopicPartition, OffsetAndMetadata] = await call_coordinator(cluster, group_id, GROUP, attempt)
     return found
 
 
 async def alter_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
     request = M.OffsetCommitRequest
 
-    async def ask(left: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
+    async def attempt(left: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
         topics = [
             request.OffsetCommitRequestTopic(
                 name=topic,
@@ -227,25 +234,25 @@ async def alter_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicP
                     for n in numbers
                 ],
             )
-            for topic, numbers in _by_topic(left).items()
+            for topic, numbers in numbers_by_topic(left).items()
         ]
         message = request(group_id=group_id, generation_id_or_member_epoch=-1, topics=topics)
         answer = await cluster.call_coordinator(message, group_id)
         return _of_partitions(cluster, group_id, answer)
 
-    await of_each(cluster, offsets, ask)
+    await call_for_each(cluster, offsets, attempt)
 
 
 async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]) -> None:
     request = M.OffsetDeleteRequest
 
-    async def ask(left: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
+    async def attempt(left: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
         topics = [
             request.OffsetDeleteRequestTopic(
                 name=topic,
                 partitions=[request.OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
             )
-            for topic, numbers in _by_topic(left).items()
+            for topic, numbers in numbers_by_topic(left).items()
         ]
         answer = await cluster.call_coordinator(request(group_id=group_id, topics=topics), group_id)
         if answer.error_code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
@@ -253,7 +260,7 @@ async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[T
         raise_for(answer.error_code, None, f"group {group_id!r}")
         return _of_partitions(cluster, group_id, answer)
 
-    await of_each(cluster, partitions, ask)
+    await call_for_each(cluster, partitions, attempt)
 
 
 def _of_partitions(
@@ -265,7 +272,7 @@ def _of_partitions(
             at = TopicPartition(topic.name, each.partition_index)
             if each.error_code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 cluster.forget_coordinator(group_id)
-            found[at] = or_refused(each.error_code, None, f"group {group_id!r}, {at}", None)
+            found[at] = value_or_error(each.error_code, None, f"group {group_id!r}, {at}", None)
     return found
 
 
@@ -273,10 +280,3 @@ def _rows(row: Callable[..., T], by_topic: Mapping[str, list[int]] | None) -> li
     if by_topic is None:
         return None
     return [row(name=topic, partition_indexes=numbers) for topic, numbers in by_topic.items()]
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        found.setdefault(topic, []).append(number)
-    return found

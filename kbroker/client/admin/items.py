@@ -29,10 +29,10 @@ it was given.
 """
 
 
-async def of_each(
-    cluster: Cluster, items: Iterable[K], ask: Callable[[list[K]], Awaitable[Mapping[K, V | ClientError]]]
+async def call_for_each(
+    cluster: Cluster, items: Iterable[K], attempt: Callable[[list[K]], Awaitable[Mapping[K, V | ClientError]]]
 ) -> dict[K, V]:
-    """Return the results of `ask(items)` by item.
+    """Return the results of `attempt(items)` by item.
 
     Items with an error in AGAIN are asked for again, until default.api.timeout.ms is over. Raises the error of a single
     item, or the one error that all items have; else PartialFailure.
@@ -42,10 +42,10 @@ async def of_each(
     found: dict[K, V] = {}
     failed: dict[K, ClientError] = {}
 
-    async def attempt() -> None:
+    async def attempt_all() -> None:
         again: ClientError | None = None
         try:
-            answered = await ask(list(left))
+            answered = await attempt(list(left))
         except BrokerError as error:
             if error.code in AGAIN:
                 raise
@@ -67,11 +67,11 @@ async def of_each(
         if again is not None:
             raise again
         for item in left:
-            failed[item] = nothing_of(item)
+            failed[item] = missing_answer(item)
 
     if left:
         try:
-            await cluster.retried(attempt)
+            await cluster.retried(attempt_all)
         except ClientError as error:
             for item in left:
                 failed.setdefault(item, error)
@@ -83,17 +83,25 @@ async def of_each(
     raise PartialFailure(failed, found)
 
 
-def nothing_of(item: object) -> BrokerError:
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, in the order given."""
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
+
+
+def missing_answer(item: object) -> BrokerError:
     """Return the error of an item that is missing in the answer."""
     return BrokerError(f"the broker said nothing of {item}", code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def or_refused(error_code: int, message: str | None, what: str, value: V) -> V | ClientError:
+def value_or_error(error_code: int, message: str | None, what: str, value: V) -> V | ClientError:
     """Return `value`, or the BrokerError of `error_code` if that is not NONE."""
     return refusal(error_code, message, what) if error_code else value
 
 
-async def by_leader(
+async def partitions_by_leader(
     cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> tuple[dict[int, dict[str, list[int]]], dict[TopicPartition, ClientError]]:
     """Ask for metadata; return partition numbers by leader's node id and topic, and errors of leaderless partitions."""
@@ -114,49 +122,46 @@ async def by_leader(
     return led, leaderless
 
 
-async def of_leaders(
+async def call_leaders(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    ask: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
+    attempt: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
 ) -> dict[TopicPartition, V]:
-    """Return the result of `ask(node_id, partition numbers by topic)` for each partition, asking the leaders."""
+    """Return the result of `attempt(node_id, partition numbers by topic)` for each partition, asking the leaders."""
 
-    async def attempt(left: list[TopicPartition]) -> dict[TopicPartition, V | ClientError]:
-        led, leaderless = await by_leader(cluster, left)
+    async def attempt_all(left: list[TopicPartition]) -> dict[TopicPartition, V | ClientError]:
+        led, leaderless = await partitions_by_leader(cluster, left)
         found: dict[TopicPartition, V | ClientError] = dict(leaderless)
         for node_id, theirs in led.items():
-            found |= await ask(node_id, theirs)
+            found |= await attempt(node_id, theirs)
         return found
 
-    return await of_each(cluster, partitions, attempt)
+    return await call_for_each(cluster, partitions, attempt_all)
 
 
-async def of_node(
+async def call_node(
     cluster: Cluster,
     node_id: int,
     partitions: Iterable[TopicPartition],
-    ask: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
+    attempt: Callable[[int, dict[str, list[int]]], Awaitable[Mapping[TopicPartition, V | ClientError]]],
 ) -> dict[TopicPartition, V]:
-    """Return the result of `ask(node_id, partition numbers by topic)` for each partition, asking one broker."""
+    """Return the result of `attempt(node_id, partition numbers by topic)` for each partition, asking one broker."""
 
-    async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, V | ClientError]:
-        theirs: dict[str, list[int]] = {}
-        for topic, partition_id in left:
-            theirs.setdefault(topic, []).append(partition_id)
-        return await ask(node_id, theirs)
+    async def attempt_all(left: list[TopicPartition]) -> Mapping[TopicPartition, V | ClientError]:
+        return await attempt(node_id, numbers_by_topic(left))
 
-    return await of_each(cluster, partitions, attempt)
+    return await call_for_each(cluster, partitions, attempt_all)
 
 
-async def of_coordinators(
+async def call_coordinators(
     cluster: Cluster,
     keys: Iterable[str],
     kind: int,
-    ask: Callable[[int, list[str]], Awaitable[Mapping[str, V | ClientError]]],
+    attempt: Callable[[int, list[str]], Awaitable[Mapping[str, V | ClientError]]],
 ) -> dict[str, V]:
-    """Return the result of `ask(node_id, keys)` for each group or transactional id, asking their coordinators."""
+    """Return the result of `attempt(node_id, keys)` for each group or transactional id, asking their coordinators."""
 
-    async def attempt(left: list[str]) -> dict[str, V | ClientError]:
+    async def attempt_all(left: list[str]) -> dict[str, V | ClientError]:
         found: dict[str, V | ClientError] = {}
         by_node: dict[int, list[str]] = {}
         for key in left:
@@ -166,7 +171,7 @@ async def of_coordinators(
                 found[key] = error
         for node_id, theirs in by_node.items():
             try:
-                found |= await ask(node_id, theirs)
+                found |= await attempt(node_id, theirs)
             except ClientError:
                 for key in theirs:
                     cluster.forget_coordinator(key, kind)
@@ -176,19 +181,22 @@ async def of_coordinators(
                 cluster.forget_coordinator(key, kind)
         return found
 
-    return await of_each(cluster, keys, attempt)
+    return await call_for_each(cluster, keys, attempt_all)
 
 
 NOT_COORDINATING = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
-async def of_coordinator(cluster: Cluster, key: str, kind: int, ask: Callable[[int], Awaitable[Any]]) -> Any:
-    """Return the result of `ask(node_id)`, asking the coordinator of one key. `ask` raises BrokerError on failure."""
+async def call_coordinator(cluster: Cluster, key: str, kind: int, attempt: Callable[[int], Awaitable[Any]]) -> Any:
+    """Return the result of `attempt(node_id)`, asking the coordinator of one key.
 
-    async def attempt(node_id: int, keys: list[str]) -> dict[str, Any]:
+    `attempt` raises BrokerError on failure.
+    """
+
+    async def attempt_all(node_id: int, keys: list[str]) -> dict[str, Any]:
         try:
-            return {keys[0]: await ask(node_id)}
+            return {keys[0]: await attempt(node_id)}
         except BrokerError as error:
             return {keys[0]: error}
 
-    return (await of_coordinators(cluster, [key], kind, attempt))[key]
+    return (await call_coordinators(cluster, [key], kind, attempt_all))[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from kbroker.client.admin.items import of_each, or_refused
+from kbroker.client.admin.items import call_for_each, value_or_error
 from kbroker.client.admin.results import LogDirDescription, ReplicaLogDir, ReplicaSize, TopicPartitionReplica
 from kbroker.client.errors import ClientError, refusal
 from kbroker.client.network.cluster import Cluster
@@ -18,7 +18,7 @@ async def describe(cluster: Cluster, node_ids: Collection[int] | None) -> dict[i
     if node_ids is None:
         node_ids = list((await cluster.retried(cluster.refresh)).nodes)
 
-    async def ask(left: list[int]) -> dict[int, tuple[LogDirDescription, ...] | ClientError]:
+    async def attempt(left: list[int]) -> dict[int, tuple[LogDirDescription, ...] | ClientError]:
         found: dict[int, tuple[LogDirDescription, ...] | ClientError] = {}
         for node_id in left:
             answer = await cluster.call(M.DescribeLogDirsRequest(topics=None), node_id)
@@ -43,17 +43,17 @@ async def describe(cluster: Cluster, node_ids: Collection[int] | None) -> dict[i
             )
         return found
 
-    return await of_each(cluster, node_ids, ask)
+    return await call_for_each(cluster, node_ids, attempt)
 
 
 async def describe_replicas(
     cluster: Cluster, replicas: Iterable[TopicPartitionReplica]
 ) -> dict[TopicPartitionReplica, ReplicaLogDir]:
-    async def ask(left: list[TopicPartitionReplica]) -> dict[TopicPartitionReplica, ReplicaLogDir | ClientError]:
+    async def attempt(left: list[TopicPartitionReplica]) -> dict[TopicPartitionReplica, ReplicaLogDir | ClientError]:
         there = await describe(cluster, {each.node_id for each in left})
         return {each: _place_of(each, there[each.node_id]) for each in left}
 
-    return await of_each(cluster, replicas, ask)
+    return await call_for_each(cluster, replicas, attempt)
 
 
 def _place_of(replica: TopicPartitionReplica, directories: Iterable[LogDirDescription]) -> ReplicaLogDir | ClientError:
@@ -69,7 +69,7 @@ def _place_of(replica: TopicPartitionReplica, directories: Iterable[LogDirDescri
 async def move(cluster: Cluster, wanted: Mapping[TopicPartitionReplica, str]) -> None:
     row = M.AlterReplicaLogDirsRequest
 
-    async def ask(left: list[TopicPartitionReplica]) -> dict[TopicPartitionReplica, ClientError | None]:
+    async def attempt(left: list[TopicPartitionReplica]) -> dict[TopicPartitionReplica, ClientError | None]:
         rows: dict[int, dict[str, dict[str, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         for each in left:
             rows[each.node_id][wanted[each]][each.topic].append(each.partition_id)
@@ -86,7 +86,7 @@ async def move(cluster: Cluster, wanted: Mapping[TopicPartitionReplica, str]) ->
             for topic in answer.results:
                 for one in topic.partitions:
                     replica = TopicPartitionReplica(topic.topic_name, one.partition_index, node_id)
-                    found[replica] = or_refused(one.error_code, None, str(replica), None)
+                    found[replica] = value_or_error(one.error_code, None, str(replica), None)
         return found
 
-    await of_each(cluster, wanted, ask)
+    await call_for_each(cluster, wanted, attempt)

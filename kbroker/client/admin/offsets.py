@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.admin.items import of_leaders, or_refused
+from kbroker.client.admin.items import call_leaders, value_or_error
 from kbroker.client.admin.results import OffsetAndTimestamp
 from kbroker.client.admin.topics import given_ms, waited_ms
 from kbroker.client.errors import BrokerError, ClientError
@@ -23,7 +23,9 @@ async def listing(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     request = M.ListOffsetsRequest
 
-    async def ask(node_id: int, theirs: dict[str, list[int]]) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
+    async def attempt(
+        node_id: int, theirs: dict[str, list[int]]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
         connection = await cluster.connection(node_id)
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if at <= MAX_TIMESTAMP and version < MAX_TIMESTAMP_SINCE:
@@ -49,16 +51,16 @@ async def listing(
                 where = TopicPartition(topic.name, each.partition_index)
                 offset = each.offset if version else next(iter(each.old_style_offsets), -1)
                 value = OffsetAndTimestamp(offset, each.timestamp, each.leader_epoch)
-                found[where] = or_refused(each.error_code, None, str(where), value)
+                found[where] = value_or_error(each.error_code, None, str(where), value)
         return found
 
-    return await of_leaders(cluster, partitions, ask)
+    return await call_leaders(cluster, partitions, attempt)
 
 
 async def delete_before(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     request = M.DeleteRecordsRequest
 
-    async def ask(node_id: int, theirs: dict[str, list[int]]) -> dict[TopicPartition, int | ClientError]:
+    async def attempt(node_id: int, theirs: dict[str, list[int]]) -> dict[TopicPartition, int | ClientError]:
         topics = [
             request.DeleteRecordsTopic(
                 name=topic,
@@ -75,7 +77,7 @@ async def delete_before(cluster: Cluster, wanted: Mapping[TopicPartition, int]) 
         for topic in answer.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic.name, each.partition_index)
-                found[where] = or_refused(each.error_code, None, str(where), each.low_watermark)
+                found[where] = value_or_error(each.error_code, None, str(where), each.low_watermark)
         return found
 
-    return await of_leaders(cluster, wanted, ask)
+    return await call_leaders(cluster, wanted, attempt)

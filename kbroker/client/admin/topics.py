@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from kbroker.client.admin.items import of_each, or_refused
+from kbroker.client.admin.items import call_for_each, value_or_error
 from kbroker.client.admin.results import NewTopic, PartitionDescription, TopicDescription
 from kbroker.client.errors import ClientError
 from kbroker.client.network.backoff import Backoff
@@ -26,14 +26,14 @@ async def names(cluster: Cluster, internal: bool) -> list[str]:
 
 
 async def describe(cluster: Cluster, wanted: Iterable[str]) -> dict[str, TopicDescription]:
-    async def ask(left: list[str]) -> dict[str, TopicDescription | ClientError]:
+    async def attempt(left: list[str]) -> dict[str, TopicDescription | ClientError]:
         answer = await cluster.metadata(left)
         return {
-            topic.name: or_refused(topic.error_code, None, f"topic {topic.name!r}", _description(topic))
+            topic.name: value_or_error(topic.error_code, None, f"topic {topic.name!r}", _description(topic))
             for topic in answer.topics
         }
 
-    return await of_each(cluster, wanted, ask)
+    return await call_for_each(cluster, wanted, attempt)
 
 
 def _description(topic: M.MetadataResponse.MetadataResponseTopic) -> TopicDescription:
@@ -54,7 +54,7 @@ async def create(cluster: Cluster, topics: Iterable[NewTopic], validate_only: bo
         wanted[topic.name] = topic
     request = M.CreateTopicsRequest
 
-    async def ask(left: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(left: list[str]) -> dict[str, ClientError | None]:
         message = request(
             topics=[_creatable(wanted[name]) for name in left],
             timeout_ms=given_ms(cluster),
@@ -62,11 +62,11 @@ async def create(cluster: Cluster, topics: Iterable[NewTopic], validate_only: bo
         )
         answer = await _controller_answer(cluster, message)
         return {
-            each.name: or_refused(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.topics
         }
 
-    await of_each(cluster, wanted, ask)
+    await call_for_each(cluster, wanted, attempt)
     if not validate_only:
         await _seen(cluster, wanted)
 
@@ -108,7 +108,7 @@ async def _seen(cluster: Cluster, wanted: Collection[str]) -> None:
 async def delete(cluster: Cluster, wanted: Iterable[str]) -> None:
     request = M.DeleteTopicsRequest
 
-    async def ask(left: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(left: list[str]) -> dict[str, ClientError | None]:
         connection = await cluster.controller()
         message = request(timeout_ms=given_ms(cluster))
         if connection.version_of(ApiKey.DELETE_TOPICS) >= 6:
@@ -117,11 +117,11 @@ async def delete(cluster: Cluster, wanted: Iterable[str]) -> None:
             message.topic_names = left
         answer = await connection.call(message, timeout_ms=waited_ms(cluster))
         return {
-            each.name: or_refused(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.responses
         }
 
-    await of_each(cluster, wanted, ask)
+    await call_for_each(cluster, wanted, attempt)
 
 
 async def create_partitions(
@@ -131,15 +131,15 @@ async def create_partitions(
     assigned = [request.CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in assignments or ()]
     grown = request.CreatePartitionsTopic(name=topic, count=total, assignments=assigned or None)
 
-    async def ask(left: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(left: list[str]) -> dict[str, ClientError | None]:
         message = request(topics=[grown], timeout_ms=given_ms(cluster), validate_only=validate_only)
         answer = await _controller_answer(cluster, message)
         return {
-            each.name: or_refused(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.results
         }
 
-    await of_each(cluster, [topic], ask)
+    await call_for_each(cluster, [topic], attempt)
 
 
 async def _controller_answer(cluster: Cluster, message: M.Message) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 
-from kbroker.client.admin.items import of_coordinators, of_leaders, of_node, or_refused
+from kbroker.client.admin.items import call_coordinators, call_leaders, call_node, value_or_error
 from kbroker.client.admin.results import ProducerState, TransactionDescription, TransactionListing
 from kbroker.client.errors import BrokerError, ClientError, raise_for, refusal
 from kbroker.client.network.cluster import COORDINATOR, TRANSACTION, Cluster
@@ -23,7 +23,7 @@ FENCING_TIMEOUT_MS = 60_000
 async def listing(
     cluster: Cluster, states: Collection[str], producer_ids: Collection[int], older_than_ms: int
 ) -> list[TransactionListing]:
-    async def ask() -> list[TransactionListing]:
+    async def attempt() -> list[TransactionListing]:
         found = []
         for node_id in (await cluster.refresh()).nodes:
             message = M.ListTransactionsRequest(
@@ -40,11 +40,11 @@ async def listing(
             ]
         return sorted(found, key=lambda each: each.transactional_id)
 
-    return await cluster.retried(ask)
+    return await cluster.retried(attempt)
 
 
 async def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-    async def ask(node_id: int, theirs: list[str]) -> dict[str, TransactionDescription | ClientError]:
+    async def attempt(node_id: int, theirs: list[str]) -> dict[str, TransactionDescription | ClientError]:
         message = M.DescribeTransactionsRequest(transactional_ids=theirs)
         answer = await cluster.call(message, node_id, COORDINATOR)
         found: dict[str, TransactionDescription | ClientError] = {}
@@ -60,28 +60,28 @@ async def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[s
                 node_id,
             )
             what = f"transactional id {state.transactional_id!r}"
-            found[state.transactional_id] = or_refused(state.error_code, None, what, described)
+            found[state.transactional_id] = value_or_error(state.error_code, None, what, described)
         return found
 
-    return await of_coordinators(cluster, transactional_ids, TRANSACTION, ask)
+    return await call_coordinators(cluster, transactional_ids, TRANSACTION, attempt)
 
 
 async def fence(cluster: Cluster, transactional_ids: Iterable[str]) -> None:
-    async def ask(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
         found: dict[str, ClientError | None] = {}
         for each in theirs:
             message = M.InitProducerIdRequest(transactional_id=each, transaction_timeout_ms=FENCING_TIMEOUT_MS)
             answer = await cluster.call(message, node_id, COORDINATOR)
-            found[each] = or_refused(answer.error_code, None, f"transactional id {each!r}", None)
+            found[each] = value_or_error(answer.error_code, None, f"transactional id {each!r}", None)
         return found
 
-    await of_coordinators(cluster, transactional_ids, TRANSACTION, ask)
+    await call_coordinators(cluster, transactional_ids, TRANSACTION, attempt)
 
 
 async def end(cluster: Cluster, prepared: Iterable[PreparedTransaction], committed: bool) -> None:
     wanted = {each.transactional_id: each for each in prepared}
 
-    async def ask_one(connection: Connection, one: PreparedTransaction) -> ClientError | None:
+    async def end_one(connection: Connection, one: PreparedTransaction) -> ClientError | None:
         version = connection.version_of(ApiKey.END_TXN)
         message = M.EndTxnRequest(
             transactional_id=one.transactional_id,
@@ -92,14 +92,14 @@ async def end(cluster: Cluster, prepared: Iterable[PreparedTransaction], committ
         if one.version == 1:
             version = min(version, LAST_VERSION_1[ApiKey.END_TXN])
         answer = await connection.call(message, version=version)
-        return or_refused(answer.error_code, None, f"transactional id {one.transactional_id!r}", None)
+        return value_or_error(answer.error_code, None, f"transactional id {one.transactional_id!r}", None)
 
-    async def ask(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
+    async def attempt(node_id: int, theirs: list[str]) -> dict[str, ClientError | None]:
         connection = await cluster.connection(node_id, COORDINATOR)
-        answers = await asyncio.gather(*(ask_one(connection, wanted[each]) for each in theirs))
+        answers = await asyncio.gather(*(end_one(connection, wanted[each]) for each in theirs))
         return dict(zip(theirs, answers, strict=True))
 
-    await of_coordinators(cluster, wanted, TRANSACTION, ask)
+    await call_coordinators(cluster, wanted, TRANSACTION, attempt)
 
 
 async def producers(
@@ -107,7 +107,7 @@ async def producers(
 ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
     request = M.DescribeProducersRequest
 
-    async def ask(
+    async def attempt(
         node_id: int, theirs: dict[str, list[int]]
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | ClientError]:
         topics = [request.TopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in theirs.items()]
@@ -127,12 +127,12 @@ async def producers(
                     )
                     for each in partition.active_producers
                 )
-                found[where] = or_refused(partition.error_code, partition.error_message, str(where), states)
+                found[where] = value_or_error(partition.error_code, partition.error_message, str(where), states)
         return found
 
     if node_id is not None:
-        return await of_node(cluster, node_id, partitions, ask)
-    return await of_leaders(cluster, partitions, ask)
+        return await call_node(cluster, node_id, partitions, attempt)
+    return await call_leaders(cluster, partitions, attempt)
 
 
 async def abort(cluster: Cluster, partition: TopicPartition, producer: ProducerState) -> None:
@@ -145,10 +145,10 @@ async def abort(cluster: Cluster, partition: TopicPartition, producer: ProducerS
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
 
-    async def ask(node_id: int, theirs: dict[str, list[int]]) -> dict[TopicPartition, ClientError | None]:
+    async def attempt(node_id: int, theirs: dict[str, list[int]]) -> dict[TopicPartition, ClientError | None]:
         answer = await cluster.call(request(markers=[marker]), node_id)
         codes = [each.error_code for row in answer.markers for topic in row.topics for each in topic.partitions]
         failed = next((code for code in codes if code), 0)
         return {partition: refusal(failed, None, f"transaction of {partition}") if failed else None}
 
-    await of_leaders(cluster, [partition], ask)
+    await call_leaders(cluster, [partition], attempt)

@@ -39,13 +39,13 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
         super().__init__(config, **keywords)
         self._is_polling = False
         self._waiting = waiting = Waiting()
-        decide = self._fetching._told
+        decide = self._fetching.handle_news
 
-        def told() -> None:
+        def handle_news() -> None:
             decide()
-            waiting.tell()
+            waiting.wake_all()
 
-        self._engine.on_told = told
+        self._engine.on_told = handle_news
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             came = None
 
     async def _run_steps(self, group: Group, *, leaving: bool = False) -> None:
-        while (step := group.steps.take(leaving=leaving)) is not None:
+        while (step := group.steps.begin_next(leaving=leaving)) is not None:
             try:
                 found = step.call()
                 if inspect.isawaitable(found):
@@ -190,7 +190,7 @@ class AsyncConsumer(ConsumerOperations, Awaiting):
             return
         self._closing = True
         self._engine.stop_reading()
-        self._waiting.tell()
+        self._waiting.wake_all()
         group = self._group
         try:
             if group is not None and self._thread.is_running:

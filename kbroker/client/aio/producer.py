@@ -14,7 +14,14 @@ from kbroker.client.aio.waiting import Waiting
 from kbroker.client.config.parsing import parse_options
 from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientError, TimedOut, UsageError
-from kbroker.client.handlers import ProducerHandler, QueuedRecord, entered, entering, guarded, seeing_records
+from kbroker.client.handlers import (
+    ProducerHandler,
+    QueuedRecord,
+    call_after_enqueue,
+    call_before_enqueue,
+    guarded,
+    seeing_records,
+)
 from kbroker.client.network.faces import Awaiting
 from kbroker.client.producer.columns import is_column, objects_of, queued_records
 from kbroker.client.producer.errors import NoSuchPartition, QueueFull
@@ -63,7 +70,7 @@ class _Impatient(Producer):
 
     def fail_what_is_left(self, timeout_s: float) -> None:
         super().fail_what_is_left(timeout_s)
-        self.waiting.tell()
+        self.waiting.wake_all()
 
     def await_topic(self, topic: str) -> None:
         self._thread.check()
@@ -96,13 +103,13 @@ class AsyncProducer(TransactionOperations, Awaiting):
         self._encode_key, self._encode_value = options["key.encoder"], options["value.encoder"]
         self._is_plain = not self._handlers and self._encode_key is None and self._encode_value is None
         engine = self._producer._engine
-        decide = self._background.sender.told
+        decide = self._background.sender.handle_news
 
-        def told() -> None:
+        def handle_news() -> None:
             decide()
-            waiting.tell()
+            waiting.wake_all()
 
-        engine.on_told = told
+        engine.on_told = handle_news
 
     # --- sending --------------------------------------------------------------------------------------------
 
@@ -122,7 +129,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
         cannot be found, and ClientClosed when the producer is closed.
         """
         if not self._is_plain:
-            record = entering(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
+            record = call_before_enqueue(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
             # A record that a handler has dropped has no Delivery.
             return None if record is None else await self._enqueue(record)  # type: ignore[return-value]
         if headers is not None:
@@ -164,7 +171,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
         if self._is_plain:
             self._producer.send_nowait(topic, value, key, headers, partition, timestamp)
             return
-        record = entering(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
+        record = call_before_enqueue(self._handlers, QueuedRecord(topic, value, key, headers, partition, timestamp))
         if record is not None:
             with self._telling(record):
                 self._encoded(record)()
@@ -214,7 +221,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
         sent: list[Delivery] = []
         try:
             for record in records:
-                left = entering(self._handlers, record)
+                left = call_before_enqueue(self._handlers, record)
                 if left is not None:
                     sent.append(await self._enqueue(left))
         except BaseException as error:
@@ -236,9 +243,9 @@ class AsyncProducer(TransactionOperations, Awaiting):
         try:
             yield
         except BaseException:
-            entered(self._handlers, record, False)
+            call_after_enqueue(self._handlers, record, False)
             raise
-        entered(self._handlers, record, True)
+        call_after_enqueue(self._handlers, record, True)
 
     def _encoded(self, record: QueuedRecord) -> Callable[[], Delivery]:
         """Encode the record, and return the function that sends it, which may be called any number of times."""
@@ -336,7 +343,7 @@ class AsyncProducer(TransactionOperations, Awaiting):
                 await self._end_transaction(timeout)
             finally:
                 self._accumulator.close()
-                self._waiting.tell()
+                self._waiting.wake_all()
             await self.flush(None if timeout is None else max(0.0, timeout - (time.monotonic() - started)))
         except ClientError:
             pass  # what is left fails, and its Deliveries say so

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Waiting:
-    """Futures of any event loops. `tell` ends them all, with one message to each loop however many wait in it."""
+    """Futures of any event loops. `wake_all` ends them all, with one message to each loop however many wait in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class Waiting:
             self._futures.setdefault(loop, []).append(future)
         return future
 
-    def tell(self) -> None:
+    def wake_all(self) -> None:
         """End all futures handed out so far. For any thread."""
         with self._lock:
             told, self._futures = self._futures, {}

@@ -33,12 +33,12 @@ class RangeAssignor(Assignor):
                 together[tuple(row.taken), topics.counts[row.topic]].append(row)
             for alike in together.values():
                 if len(alike) > 1:
-                    _give_alike(alike)
+                    _assign_alike(alike)
                 elif alike[0].racks.count:
-                    alike[0].give(near=True)
+                    alike[0].assign_left(near=True)
         shares: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
         for row in rows:
-            row.give()
+            row.assign_left()
             for member_id, taken in row.taken.items():
                 shares[member_id] += sorted(taken)
         return shares
@@ -58,20 +58,20 @@ class _Row:
     def room(self, member_id: str) -> int:
         return max(0, self._share + (self._extra > 0) - len(self.taken[member_id]))
 
-    def take(self, member_id: str, partitions: Collection[TopicPartition]) -> None:
+    def assign(self, member_id: str, partitions: Collection[TopicPartition]) -> None:
         self.taken[member_id] += partitions
         self._extra -= len(self.taken[member_id]) > self._share and len(partitions) > 0
         for partition in partitions:
             del self.left[partition]
 
-    def give(self, *, near: bool = False) -> None:
+    def assign_left(self, *, near: bool = False) -> None:
         """Give members as many of the left partitions as they have room for. `near`: only those in their rack."""
         for member_id in self.taken:
             fitting = (each for each in self.left if not near or self.racks.match(member_id, each))
-            self.take(member_id, list(islice(fitting, self.room(member_id))))
+            self.assign(member_id, list(islice(fitting, self.room(member_id))))
 
 
-def _give_alike(rows: list[_Row]) -> None:
+def _assign_alike(rows: list[_Row]) -> None:
     """Give the partitions of one number of all topics to the first member that has room, and for which all match."""
     for number in range(len(rows[0].left)):
         found = [TopicPartition(row.topic, number) for row in rows]
@@ -80,7 +80,7 @@ def _give_alike(rows: list[_Row]) -> None:
                 row.room(member_id) and row.racks.match(member_id, each) for row, each in zip(rows, found, strict=True)
             ):
                 for row, each in zip(rows, found, strict=True):
-                    row.take(member_id, [each])
+                    row.assign(member_id, [each])
                 break
 
 

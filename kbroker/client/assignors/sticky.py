@@ -122,7 +122,7 @@ class _Same:
     def has_room(self, member_id: str) -> bool:
         return len(self.shares[member_id]) < self._quota + (self._extra > 0)
 
-    def give(self, partition: TopicPartition, member_id: str) -> None:
+    def assign(self, partition: TopicPartition, member_id: str) -> None:
         self.shares[member_id].add(partition)
         self._extra -= len(self.shares[member_id]) > self._quota
 
@@ -162,17 +162,17 @@ def _share_same(line: list[Member], kept: Shares, owned: Shares, topics: Topics,
             if near is None:
                 left.append(partition)
             else:
-                same.give(partition, near)
+                same.assign(partition, near)
         owners = {partition: member_id for member_id, share in owned.items() for partition in share}
         free = []
         for partition in left:
             owner = owners.get(partition)
             if owner is not None and same.has_room(owner):
-                same.give(partition, owner)
+                same.assign(partition, owner)
             else:
                 free.append(partition)
     for partition in free:
-        same.give(partition, same.least())
+        same.assign(partition, same.least())
     return kept
 
 

@@ -92,9 +92,9 @@ class ConsumerConnector:
             thread.call(fetching.assign(wanted))
 
         self._feed = Feed(engine, thread.check)
-        registry = GroupNodes(self._session, options["group.id"], self.consumer_id)
-        storage = OffsetStorage(options, registry, cluster)
-        self._member = Member(options, self._session, registry, self._feed, storage, assign)
+        nodes = GroupNodes(self._session, options["group.id"], self.consumer_id)
+        storage = OffsetStorage(options, nodes, cluster)
+        self._member = Member(options, self._session, nodes, self._feed, storage, assign)
         at_exit = weakref.WeakMethod(self.shutdown)
         thread.at_exit = lambda timeout_s: (shutdown := at_exit()) and shutdown(timeout_s)
 

@@ -61,14 +61,14 @@ class Member:
         self,
         options: Options,
         session: Session,
-        registry: GroupNodes,
+        nodes: GroupNodes,
         feed: Feed,
         storage: OffsetStorage,
         assign: Callable[[Mapping[TopicPartition, int]], object],
     ):
         self._options = options
         self._session = session
-        self._registry = registry
+        self._nodes = nodes
         self._feed = feed
         self._storage = storage
         self._assign = assign
@@ -86,7 +86,7 @@ class Member:
         self._is_registered = False
         self._thread: threading.Thread | None = None
         session.on_expired.append(self._expired)
-        session.on_renewed.append(self._heard)
+        session.on_renewed.append(self._mark_due)
 
     # --- beginning and end ----------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Member:
                 with self._feed.held():
                     self._let_go(set(self._owned), tell=False)
             if self._is_registered:
-                self._registry.unregister()
+                self._nodes.unregister()
         except FAILURES as error:
             log.warning("a consumer could not leave its group: %s", error)
         finally:
@@ -141,7 +141,7 @@ class Member:
 
     # --- what happens ---------------------------------------------------------------------------------------
 
-    def _heard(self, _event: WatchEvent | None = None) -> None:
+    def _mark_due(self, _event: WatchEvent | None = None) -> None:
         """Note that a rebalance is due. For any thread, also the one on which ZooKeeper's events come."""
         with self._changed:
             self._is_due = True
@@ -180,7 +180,7 @@ class Member:
                     self._rebalance()
                 self._commit_if_due()
             except FAILURES as error:
-                log.error("%s: %s", self._registry.consumer_id, error)
+                log.error("%s: %s", self._nodes.consumer_id, error)
                 self._wait(self._options.seconds("rebalance.backoff.ms"))
             except Exception:
                 log.exception("a consumer's part in its group failed")
@@ -208,7 +208,7 @@ class Member:
             try:
                 self.commit()
             except FAILURES as error:
-                log.error("%s: offsets are not committed: %s", self._registry.consumer_id, error)
+                log.error("%s: offsets are not committed: %s", self._nodes.consumer_id, error)
 
     # --- rebalancing ----------------------------------------------------------------------------------------
 
@@ -234,12 +234,12 @@ class Member:
             except AlreadyRegistered:
                 if self._wait(0):
                     return
-                self._heard()
+                self._mark_due()
                 raise
             except FAILURES as error:
-                log.info("%s: attempt %d to rebalance: %s", self._registry.consumer_id, number + 1, error)
+                log.info("%s: attempt %d to rebalance: %s", self._nodes.consumer_id, number + 1, error)
                 last = error
-        self._heard()
+        self._mark_due()
         raise ConsumerRebalanceFailed(f"no agreement in {attempts} attempts; the last: {last}")
 
     def _attempt(self) -> None:
@@ -249,9 +249,9 @@ class Member:
         """
         if not self._is_registered:
             patience_s = 2 * self._options.seconds("zookeeper.session.timeout.ms")
-            self._registry.register(self._subscription, patience_s, self._wait)
+            self._nodes.register(self._subscription, patience_s, self._wait)
             self._is_registered = True
-        self._registry.release_all_but(self._owned.keys())
+        self._nodes.release_all_but(self._owned.keys())
         shares = self._decide()
         if shares is None:
             self._lose_everything()
@@ -263,33 +263,34 @@ class Member:
                 self._let_go(gone)
         new = {partition: owner for partition, owner in wanted.items() if partition not in self._owned}
         if new:
-            self._registry.claim(new)
+            self._nodes.claim(new)
             try:
                 offsets = self._storage.load(new.keys())
-                self._tell(self.listener.before_starting_fetchers, self._registry.consumer_id, by_topic(shares))
+                owners = owners_by_topic(shares)
+                self._call_listener(self.listener.before_starting_fetchers, self._nodes.consumer_id, owners)
                 with self._feed.held():
                     self._begin(new, offsets)
             except BaseException:
-                self._registry.release(new.keys())
+                self._nodes.release(new.keys())
                 raise
-        log.info("%s has %d partitions, %d of them new", self._registry.consumer_id, len(self._owned), len(new))
+        log.info("%s has %d partitions, %d of them new", self._nodes.consumer_id, len(self._owned), len(new))
 
     def _decide(self) -> Assignment | None:
         """Return what this member and the others get now, and watch all nodes that this depends on.
 
         Returns None when this member is no longer registered.
         """
-        members = self._registry.members(self._heard)
-        if self._registry.consumer_id not in members:
+        members = self._nodes.members(self._mark_due)
+        if self._nodes.consumer_id not in members:
             return None
         existing: list[str] = []
         if any(each.is_filter for each in members.values()):
-            existing = self._registry.topics(self._heard)
+            existing = self._nodes.topics(self._mark_due)
         return shares_of(
-            self._registry.consumer_id,
+            self._nodes.consumer_id,
             members,
             existing,
-            lambda topics: self._registry.partitions(topics, self._heard),
+            lambda topics: self._nodes.partitions(topics, self._mark_due),
             self._options["partition.assignment.strategy"],
             exclude_internal=self._options["exclude.internal.topics"],
         )
@@ -323,31 +324,31 @@ class Member:
             if self._options["auto.commit.enable"]:
                 self._storage.commit(positions)
         except FAILURES as error:
-            log.warning("%s: offsets are not committed: %s", self._registry.consumer_id, error)
+            log.warning("%s: offsets are not committed: %s", self._nodes.consumer_id, error)
         if tell:
             self._going = {partition: offset for partition, offset in positions.items() if partition in gone}
             topics: dict[str, set[int]] = {}
             for partition in gone:
                 topics.setdefault(partition.topic, set()).add(partition.partition_id)
-            self._tell(self.listener.before_releasing_partitions, topics)
+            self._call_listener(self.listener.before_releasing_partitions, topics)
             self._going = {}
         self._storage.forget(gone)
-        self._registry.release(gone)
+        self._nodes.release(gone)
 
-    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+    def _call_listener(self, call: Callable[..., object], *arguments: object) -> None:
         self._listening = threading.get_ident()
         try:
             call(*arguments)
         except Exception:
-            log.exception("%s: its rebalance listener failed", self._registry.consumer_id)
+            log.exception("%s: its rebalance listener failed", self._nodes.consumer_id)
         finally:
             self._listening = 0
 
     def _is_mine(self, owner: str) -> bool:
-        return owner.rpartition("-")[0] == self._registry.consumer_id
+        return owner.rpartition("-")[0] == self._nodes.consumer_id
 
 
-def by_topic(shares: Assignment) -> dict[str, dict[int, str]]:
+def owners_by_topic(shares: Assignment) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
     for partition, owner in shares.items():
         found.setdefault(partition.topic, {})[partition.partition_id] = owner

@@ -14,11 +14,11 @@ from kbroker.model import TopicPartition
 class OffsetStorage:
     """The committed offsets of one group. For one thread at a time."""
 
-    def __init__(self, options: Options, registry: GroupNodes, cluster: Cluster):
+    def __init__(self, options: Options, nodes: GroupNodes, cluster: Cluster):
         self._group: str = options["group.id"]
         self._in_brokers = options["offsets.storage"] == "kafka"
         self._in_zookeeper = not self._in_brokers or options["dual.commit.enabled"]
-        self._registry = registry
+        self._nodes = nodes
         self._cluster = cluster
         self._stored: dict[TopicPartition, int] = {}  # offsets that are known to be stored
 
@@ -29,7 +29,7 @@ class OffsetStorage:
         """
         found: dict[TopicPartition, int] = {}
         if self._in_zookeeper:
-            found = self._registry.offsets(partitions)
+            found = self._nodes.offsets(partitions)
         if self._in_brokers:
             thread = self._cluster.network.thread
             asked = group_offsets.committed_offsets(self._cluster, self._group, partitions)
@@ -48,7 +48,7 @@ class OffsetStorage:
         if self._in_brokers:
             self._cluster.network.thread.call(group_offsets.commit_offsets(self._cluster, self._group, changed))
         if self._in_zookeeper:
-            self._registry.commit(changed)
+            self._nodes.commit(changed)
         self._stored.update(changed)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

@@ -213,15 +213,15 @@ class Feed:
                 if stream is not None and not stream._has(partition, brought):
                     chunk = brought.of_partition(*partition)
                     self._first.setdefault(partition, chunk[0].offset)
-                    self._put(stream, Waiting(partition, chunk, brought))
+                    self._add_chunk(stream, Waiting(partition, chunk, brought))
             del self._brought[0]
 
     def _fail(self, partition: TopicPartition, error: UnreadableRecords) -> None:
         stream = self._routes.get(partition)
         if stream is not None:
-            self._put(stream, Waiting(partition, error))
+            self._add_chunk(stream, Waiting(partition, error))
 
-    def _put(self, stream: MessageStream, waiting: Waiting) -> None:
+    def _add_chunk(self, stream: MessageStream, waiting: Waiting) -> None:
         stream._waiting.append(waiting)
         if len(stream._waiting) >= stream._most_chunks and not stream._is_full:
             stream._is_full = True

@@ -23,7 +23,7 @@ from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.membership import Membership, Place
 from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of, topic_refusal
-from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.backoff import retry_backoff
 from kbroker.client.network.cluster_view import ClusterView
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.model import TopicPartition
@@ -43,48 +43,29 @@ AT_ONCE = frozenset({ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRE
 class ClassicMembership(Membership):
     def __init__(self, place: Place):
         super().__init__(place)
-        options = place.options
-        self._holdings = place.holdings
-        self._coordinator = place.coordinator
-        self._assignors: dict[str, Assignor] = {each.name: each for each in options["partition.assignment.strategy"]}
+        strategy = place.options["partition.assignment.strategy"]
+        self._assignors: dict[str, Assignor] = {each.name: each for each in strategy}
         cooperative = all(COOPERATIVE in each.protocols for each in self._assignors.values())
         self._protocol = COOPERATIVE if cooperative else EAGER
-        self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", options["group.instance.id"])
         self._reason = "it has come"
         self._wanted = asyncio.Event()  # set when a rebalance is wanted
-        self._overdue = False
         self._joining = False
-        self._prepared = False  # partitions are given up for the next join, which may take several attempts
+        self._has_given_up = False  # partitions are given up for the next join, which may take several attempts
         self._fenced: ClientError | None = None
         self._topics: frozenset[str] = frozenset()  # the topics that the member has joined with
         self._previous: tuple[frozenset[TopicPartition], int] = frozenset(), -1  # the last assignment, its generation
         self._shared: dict[str, int] = {}  # if leader: numbers of partitions of the topics at the last assignment
-        self._interest: frozenset[str] = frozenset()
-        self._patterned = False
         self._beating: asyncio.Task[None] | None = None
-
-    @property
-    def identity(self) -> ConsumerGroupMetadata:
-        return self._identity
 
     @property
     def is_rebalancing(self) -> bool:
         return self._joining
 
     def start(self) -> None:
-        self.cluster.on_view.append(self._seen)
+        super().start()
         self._wanted.set()
         self.spawn(self._run())
         self.spawn(self._look_for_topics())
-
-    async def stop(self) -> None:
-        if self._seen in self.cluster.on_view:
-            self.cluster.on_view.remove(self._seen)
-        await self.cancel_all()
-        self._care(frozenset())
-        if self._patterned:
-            self.cluster.remove_everything()
-            self._patterned = False
 
     async def leave(self, reason: str) -> None:
         who = self._identity
@@ -104,7 +85,7 @@ class ClassicMembership(Membership):
         self._coordinator.check(answer.error_code, "leaving")
 
     def subscription_changed(self) -> None:
-        self.unsay()
+        self.withdraw_error()
         self.rejoin("its subscription has changed")
 
     def rejoin(self, reason: str) -> None:
@@ -114,16 +95,9 @@ class ClassicMembership(Membership):
     def poll_overdue(self) -> None:
         if self._overdue or not self._identity.member_id:
             return
-        log.warning(
-            "group %r: nobody has polled for max.poll.interval.ms=%d: this member leaves until somebody does. "
-            "Poll more often, with fewer records, or raise it",
-            self._identity.group_id,
-            self.place.options["max.poll.interval.ms"],
-        )
-        self._overdue = True
+        self._begin_overdue_leave()
         self._stop_beating()
         self._holdings.note_loss()
-        self.spawn(self._leave_overdue())
         self.rejoin("it polls again")
 
     def refused(self, code: ErrorCode, who: ConsumerGroupMetadata) -> None:
@@ -137,8 +111,7 @@ class ClassicMembership(Membership):
     # --- the course of it -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        options = self.place.options
-        backoff = Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+        backoff = retry_backoff(self.place.options)
         while True:
             await self._wanted.wait()
             if self._overdue:
@@ -159,26 +132,26 @@ class ClassicMembership(Membership):
                 if error.code in DISPLACED:
                     self._lose_place(error.code)
                 elif not (error.retriable or error.code in AT_ONCE) and subscription is self.place.subscription():
-                    await asyncio.wait([self.say(error)])
+                    await asyncio.wait([self.raise_in_poll(error)])
                 if error.code not in AT_ONCE:
                     log.log(logging.INFO if error.retriable else logging.WARNING, "%s", error)
                     await asyncio.sleep(backoff.next_s())
 
     async def _rebalance(self) -> None:
-        if not self._prepared and not self._holdings.are_lost:
-            await self._prepare()
+        if not self._has_given_up and not self._holdings.are_lost:
+            await self._give_up_for_join()
         if self._holdings.are_lost:
             await self._holdings.lose()
-        self._prepared = True
+        self._has_given_up = True
         assigned = await self._join(self._reason)
-        self._prepared = False
+        self._has_given_up = False
         if not {partition.topic for partition in assigned} <= self._topics:
             self.rejoin("it was given what it is not subscribed to")
         else:
             self._previous = assigned, self._identity.generation_id
             await self._settle(assigned)
 
-    async def _prepare(self) -> None:
+    async def _give_up_for_join(self) -> None:
         """Give up the partitions that this member cannot keep, whatever the group decides."""
         subscription = self.place.subscription()
         held = self._holdings.partitions
@@ -199,7 +172,7 @@ class ClassicMembership(Membership):
             len(gone),
         )
         await self._holdings.give_up(gone)
-        await self._holdings.take(assigned - held)
+        await self._holdings.add(assigned - held)
         if gone:
             self.rejoin("it has given partitions up")
 
@@ -222,12 +195,6 @@ class ClassicMembership(Membership):
     def _displace(self, member_id: str) -> None:
         self._identity = replace(self._identity, generation_id=-1, member_id=member_id)
 
-    async def _leave_overdue(self) -> None:
-        try:
-            await self.leave("nobody has polled for max.poll.interval.ms")
-        except ClientError as error:
-            log.info("%s", error)
-
     # --- joining --------------------------------------------------------------------------------------------
 
     async def _join(self, reason: str) -> frozenset[TopicPartition]:
@@ -236,10 +203,10 @@ class ClassicMembership(Membership):
         self._stop_beating()
         self._joining = True
         try:
-            answer = await self._ask_join(topics, reason)
+            answer = await self._send_join(topics, reason)
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._displace(answer.member_id)
-                answer = await self._ask_join(topics, reason)
+                answer = await self._send_join(topics, reason)
             self._coordinator.check(answer.error_code, "joining")
             self._topics = topics
             self._identity = replace(self._identity, generation_id=answer.generation_id, member_id=answer.member_id)
@@ -252,7 +219,7 @@ class ClassicMembership(Membership):
         finally:
             self._joining = False
 
-    async def _ask_join(self, topics: frozenset[str], reason: str) -> Any:
+    async def _send_join(self, topics: frozenset[str], reason: str) -> Any:
         options, who = self.place.options, self._identity
         request = M.JoinGroupRequest
         held = self._holdings.partitions
@@ -336,7 +303,7 @@ class ClassicMembership(Membership):
         except BadInput as error:
             raise UsageError(f"group {self._identity.group_id!r}: a subscription does not parse: {error}") from None
         wanted = frozenset[str]().union(*(member.topics for member in members))
-        self._care(wanted | self._topics)
+        self._set_interest(wanted | self._topics)
         if any(name not in self.cluster.view.topics for name in wanted):
             await self.cluster.refresh()
         topics = self._counted(wanted)
@@ -425,7 +392,7 @@ class ClassicMembership(Membership):
                     self._fenced = refusal
                     self._wanted.set()
                     return
-                self.say(refusal)
+                self.raise_in_poll(refusal)
 
     def _stop_beating(self) -> None:
         if self._beating is not None and self._beating is not asyncio.current_task():
@@ -440,14 +407,11 @@ class ClassicMembership(Membership):
         Raises BrokerError when a named topic is refused for good.
         """
         subscription = self.place.subscription()
-        patterned = subscription.pattern is not None
-        if patterned != self._patterned:
-            (self.cluster.add_everything if patterned else self.cluster.remove_everything)()
-            self._patterned = patterned
-        if patterned:
+        self._set_patterned(subscription.pattern is not None)
+        if self._patterned:
             await self.cluster.refresh()
         else:
-            self._care(subscription.topics | self._shared.keys())
+            self._set_interest(subscription.topics | self._shared.keys())
             found = [self.cluster.view.topics.get(name) for name in subscription.topics]
             if any(topic is None or topic.error_code for topic in found):
                 await self.cluster.refresh()
@@ -459,11 +423,6 @@ class ClassicMembership(Membership):
                 if not refused.retriable:
                     raise refused
         return subscription.names(self.cluster.view)
-
-    def _care(self, names: frozenset[str]) -> None:
-        self.cluster.add_topics(names - self._interest)
-        self.cluster.remove_topics(self._interest - names)
-        self._interest = names
 
     def _seen(self, view: ClusterView) -> None:
         if self._identity.generation_id < 0 or self._joining:

@@ -72,7 +72,7 @@ class ConsumerOperations:
     async def _start(self, options: Options) -> None:
         cluster = Cluster(Network(self._thread, options))
         cluster.creates_topics = options["allow.auto.create.topics"]
-        cluster.tells_of_missing = True
+        cluster.logs_missing = True
         self._fetching = Fetching(self._engine, cluster)
         if options["group.id"] is not None:
             self._group = Group(self._fetching)

@@ -22,7 +22,7 @@ from kbroker.client.consumer.coordinator import MOVED
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata
 from kbroker.client.consumer.membership import Membership, Place
 from kbroker.client.errors import BrokerError, ClientError, UsageError, error_of, raise_for
-from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.backoff import retry_backoff
 from kbroker.client.network.cluster_view import ClusterView
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -47,10 +47,7 @@ HINTS = {
 class ConsumerMembership(Membership):
     def __init__(self, place: Place):
         super().__init__(place)
-        self._holdings = place.holdings
-        self._coordinator = place.coordinator
         self._own_id = str(uuid.uuid4())
-        self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", place.options["group.instance.id"])
         self._life = 0  # counts losses of the place in the group: responses from before a loss are ignored
         self._told: dict[str, Any] = {}  # fields that the coordinator has; empty when that is not known
         self._has_told_pattern = False
@@ -60,16 +57,9 @@ class ConsumerMembership(Membership):
         self._news = asyncio.Event()  # set when there is something to tell the coordinator
         self._due = asyncio.Event()  # set when the holdings are not as assigned
         self._may_join = asyncio.Event()  # set while this is a member, or may become one
-        self._overdue = False
         self._leaving: asyncio.Task[None] | None = None
         self._refusal: ClientError | None = None  # an error that does not pass by itself, for a poll to raise
         self._interval_s = place.options.seconds("retry.backoff.ms")
-        self._patterned = False
-        self._interest: frozenset[str] = frozenset()
-
-    @property
-    def identity(self) -> ConsumerGroupMetadata:
-        return self._identity
 
     @property
     def asker(self) -> ConsumerGroupMetadata | None:
@@ -84,20 +74,11 @@ class ConsumerMembership(Membership):
         return self._owned.keys() >= set(partitions)
 
     def start(self) -> None:
-        self.cluster.on_view.append(self._seen)
+        super().start()
         self._may_join.set()
-        self._care(self.place.subscription().topics)
+        self._follow_topics()
         self.spawn(self._live())
         self.spawn(self._tend())
-
-    async def stop(self) -> None:
-        if self._seen in self.cluster.on_view:
-            self.cluster.on_view.remove(self._seen)
-        await self.cancel_all()
-        self._care(frozenset())
-        if self._patterned:
-            self.cluster.remove_everything()
-            self._patterned = False
 
     async def leave(self, reason: str) -> None:
         who = self._identity
@@ -116,18 +97,16 @@ class ConsumerMembership(Membership):
             self._coordinator.check(answer.error_code, "leaving")
 
     def subscription_changed(self) -> None:
-        self.unsay()
+        self.withdraw_error()
         if self._refusal is not None and self._refusal.code != ErrorCode.FENCED_INSTANCE_ID:
             self._refusal = None
-        self._care(self.place.subscription().topics)
+        self._follow_topics()
         self._news.set()
 
-    def _care(self, names: frozenset[str]) -> None:
-        """Note an interest in the metadata of topics, so that a missing one is logged, or created."""
-        self.cluster.remove_topics(self._interest - names)
-        if self.cluster.add_topics(names - self._interest):
+    def _follow_topics(self) -> None:
+        """Want the metadata of the topics that are subscribed to, so that a missing one is logged, or created."""
+        if self._set_interest(self.place.subscription().topics):
             self.cluster.refresh_soon()
-        self._interest = names
 
     def rejoin(self, reason: str) -> None:
         log.warning(
@@ -139,20 +118,7 @@ class ConsumerMembership(Membership):
     def poll_overdue(self) -> None:
         if self._identity.generation_id <= JOINING:
             return
-        log.warning(
-            "group %r: nobody has polled for max.poll.interval.ms=%d: this member leaves until somebody does. "
-            "Poll more often, with fewer records, or raise it",
-            self._identity.group_id,
-            self.place.options["max.poll.interval.ms"],
-        )
-        self._overdue = True
-        self._leaving = self.spawn(self._leave_overdue())
-
-    async def _leave_overdue(self) -> None:
-        try:
-            await self.leave("nobody has polled for max.poll.interval.ms")
-        except ClientError as error:
-            log.info("%s", error)
+        self._leaving = self._begin_overdue_leave()
 
     def refused(self, code: ErrorCode, who: ConsumerGroupMetadata) -> None:
         if who == self._identity and code in EXPELLED:
@@ -174,8 +140,7 @@ class ConsumerMembership(Membership):
     # --- being alive ----------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        options = self.place.options
-        backoff = Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+        backoff = retry_backoff(self.place.options)
         while True:
             await self._may_join.wait()
             self._news.clear()
@@ -201,9 +166,9 @@ class ConsumerMembership(Membership):
             log.info("%s", error)
         elif error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             # The topic may be allowed again before the session is over: heartbeats go on, and do not wait for a poll.
-            if is_current and not self.has_to_say:
+            if is_current and not self.has_error_waiting:
                 log.warning("%s", error)
-                self.say(error)
+                self.raise_in_poll(error)
         else:
             log.warning("%s", error)
             if is_current or error.code == ErrorCode.FENCED_INSTANCE_ID:
@@ -314,8 +279,8 @@ class ConsumerMembership(Membership):
             if self._refusal.code == ErrorCode.FENCED_INSTANCE_ID:
                 self.place.fail(self._refusal)
                 return
-            said, self._refusal = self.say(self._refusal), None
-            await asyncio.wait([said])
+            raised, self._refusal = self.raise_in_poll(self._refusal), None
+            await asyncio.wait([raised])
         if self._leaving is not None and not self._leaving.done():
             await asyncio.wait([self._leaving])
         self._told, self._owned, self._assigned = {}, {}, None
@@ -350,7 +315,7 @@ class ConsumerMembership(Membership):
             )
             self._owned = wanted
             self._untold = False
-            await self._holdings.take(new)
+            await self._holdings.add(new)
             self._news.set()
         if len(wanted) < sum(map(len, assigned.values())):
             self._look_again()
@@ -377,12 +342,8 @@ class ConsumerMembership(Membership):
     # --- patterns that this client matches ------------------------------------------------------------------
 
     async def _look_at_patterns(self) -> None:
-        patterned = self.place.subscription().pattern is not None
-        if patterned != self._patterned:
-            (self.cluster.add_everything if patterned else self.cluster.remove_everything)()
-            self._patterned = patterned
-            if patterned:
-                await self.cluster.refresh()
+        if self._set_patterned(self.place.subscription().pattern is not None):
+            await self.cluster.refresh()
 
     def _seen(self, view: ClusterView) -> None:
         if self._patterned and sorted(self.place.subscription().names(view)) != self._told.get(

@@ -29,7 +29,7 @@ from kbroker.client.errors import (
     partition_refusal,
     refusal,
 )
-from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.backoff import Backoff, retry_backoff
 from kbroker.client.network.cluster import Cluster
 from kbroker.client.network.cluster_view import ClusterView
 from kbroker.client.network.versions import choose
@@ -89,7 +89,7 @@ class Fetching:
         self._mending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._assignments = 0  # the number of assignments so far
-        engine.on_told = self._told
+        engine.on_told = self.handle_news
         cluster.on_view.append(self._seen)
 
     # --- what is assigned -----------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Fetching:
 
     # --- errors ---------------------------------------------------------------------------------------------
 
-    def _told(self) -> None:
+    def handle_news(self) -> None:
         for topic, partition_id, code, offset, leader_id, leader_epoch in self.engine.take_news():
             partition = TopicPartition(topic, partition_id)
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -195,7 +195,7 @@ class Fetching:
         leader = self._led.pop(partition, None)
         failed, backoff = self._failures.get(partition, (-1, None))
         if backoff is None or failed != offset:
-            self._failures[partition] = (offset, self._new_backoff())
+            self._failures[partition] = (offset, retry_backoff(self._options))
             self._stale.add(partition)
         elif leader is None:
             self._stale.add(partition)
@@ -210,9 +210,6 @@ class Fetching:
             self._stale.add(partition)
             self._mend()
 
-    def _new_backoff(self) -> Backoff:
-        return Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
-
     def _mend(self) -> None:
         if self._wants_mending and (self._mending is None or self._mending.done()):
             self._mending = self._spawn(self._mend_all())
@@ -223,7 +220,7 @@ class Fetching:
 
     async def _mend_all(self) -> None:
         """Look for leaders and positions again and again, until all partitions have them."""
-        backoff = self._new_backoff()
+        backoff = retry_backoff(self._options)
         while self._wants_mending:
             current = {TopicPartition(*key) for key in self.engine.assigned()}
             self._stale &= current
@@ -236,27 +233,27 @@ class Fetching:
                 if self._stale:
                     await self.cluster.refresh()
                     self._seen(self.cluster.view)
-                    self._say_what_is_refused()
+                    self._report_refusals()
                 await self._find_positions()
                 await self._prove_positions()
             except ClientError as error:
                 if assignments == self._assignments:
-                    self._say(error)
+                    self._report(error)
             if self._wants_mending:
                 await asyncio.sleep(backoff.next_s())
 
-    def _say_what_is_refused(self) -> None:
+    def _report_refusals(self) -> None:
         """Have polls raise why partitions have no leader if that is a refusal; log partitions that do not exist."""
         for partition in self._stale:
             refused = self._refusal_of(partition)
             if not refused.retriable:
-                self._say(refused, partition)
+                self._report(refused, partition)
             elif refused.hint == NO_SUCH_PARTITION and partition not in self._missing:
                 self._missing.add(partition)
                 log.warning("%s", refused)
         self._missing &= self._stale
 
-    def _say(self, error: ClientError, partition: TopicPartition | None = None) -> None:
+    def _report(self, error: ClientError, partition: TopicPartition | None = None) -> None:
         """Log a retriable error; have the next poll raise any other. What has failed is tried again in any case."""
         if error.retriable:
             log.warning("%s", error)
@@ -286,7 +283,7 @@ class Fetching:
         unanswered = await self._look_up(dict.fromkeys(lost, RESETS[reset]), found)
         self._place({partition: (offset, -1) for partition, (offset, _) in found.items()})
         for partition, why in unanswered.items():
-            self._say(why, partition)
+            self._report(why, partition)
 
     def _place(self, found: Mapping[TopicPartition, Place]) -> None:
         for partition, place in found.items():
@@ -307,7 +304,7 @@ class Fetching:
         )
         for error in outcomes:
             if isinstance(error, ClientError):
-                self._say(error)
+                self._report(error)
             elif error is not None:
                 raise error
 
@@ -323,7 +320,7 @@ class Fetching:
             self._go_on(partition)  # a `seek` came meanwhile: no record that was read has to be in the log
         if not asked:
             return
-        answer = await connection.call(self._ask_epochs(asked))
+        answer = await connection.call(self._epochs_request(asked))
         for topic in answer.topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.topic, row.partition)
@@ -333,7 +330,7 @@ class Fetching:
     def _is_here(self, partition: TopicPartition) -> bool:
         return partition in self._unproven and tuple(partition) in self.engine.assigned()
 
-    def _ask_epochs(self, asked: Mapping[TopicPartition, tuple[int, int, int, int]]) -> M.Message:
+    def _epochs_request(self, asked: Mapping[TopicPartition, tuple[int, int, int, int]]) -> M.Message:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for partition, (_, _, _, epoch) in asked.items():
             row = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
@@ -438,13 +435,13 @@ class Fetching:
             else:
                 by_leader[view.leader_id][partition] = asked[partition]
 
-        async def ask(node_id: int, partitions: Mapping[TopicPartition, int]) -> None:
+        async def look_up_at(node_id: int, partitions: Mapping[TopicPartition, int]) -> None:
             try:
-                refused.update(await self._ask_offsets(node_id, partitions, found))
+                refused.update(await self._list_offsets(node_id, partitions, found))
             except ClientError as error:
                 refused.update(dict.fromkeys(partitions, error))
 
-        await asyncio.gather(*(ask(*each) for each in by_leader.items()))
+        await asyncio.gather(*(look_up_at(*each) for each in by_leader.items()))
         if refused:
             self.cluster.refresh_soon()
         return refused
@@ -462,7 +459,7 @@ class Fetching:
             return there.error_code or ErrorCode.LEADER_NOT_AVAILABLE
         return (topic.error_code if topic is not None else 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    async def _ask_offsets(
+    async def _list_offsets(
         self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, ClientError]:
         """Ask one leader, and add its answers to `found`. Returns the errors of the partitions that it has refused."""

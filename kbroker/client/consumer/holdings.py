@@ -58,7 +58,7 @@ class Holdings:
         self._listener = listener
         self._auto_commit = auto_commit
 
-    async def take(self, added: Collection[TopicPartition]) -> None:
+    async def add(self, added: Collection[TopicPartition]) -> None:
         """Add partitions. The listener is told, even if there are none."""
         self.partitions |= frozenset(added)
         await self.fetching.assign(dict.fromkeys(sorted(self.partitions), -1), waiting=added)
@@ -109,12 +109,12 @@ class Holdings:
                 self.engine.hold(*partition)
 
     async def _let_go(self, going: frozenset[TopicPartition]) -> None:
-        def tell() -> object:
+        def notify_listener() -> object:
             # Removed here, in the step: a consumer that is closed meanwhile must not tell the listener once more.
             self.partitions -= going
             if self.are_lost:
                 return self._listener().on_lost(sorted(going)) if going else None
             return self._listener().on_revoked(sorted(going))
 
-        await self.steps.post(tell)
+        await self.steps.post(notify_listener)
         await self.fetching.assign(dict.fromkeys(self.partitions, -1))

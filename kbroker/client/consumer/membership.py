@@ -1,4 +1,4 @@
-"""The membership in a group, independent of the protocol: `classic.py` and `consumer_protocol.py` implement it.
+"""What a membership in a group has with either protocol: `classic.py` and `consumer_protocol.py` are the two.
 
 A membership runs as coroutines on the client's thread: it joins, sends heartbeats, and learns which partitions it is to
 have. It changes its partitions through `Holdings`, whose steps run during polls. So partitions come and go only between
@@ -8,6 +8,7 @@ two polls, with the user's listener told.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine
@@ -25,6 +26,8 @@ from kbroker.model import INTERNAL_TOPICS, TopicPartition
 if TYPE_CHECKING:
     from kbroker.client.consumer.holdings import Holdings
     from kbroker.client.consumer.steps import Steps
+
+log = logging.getLogger("kbroker.client")
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,31 @@ class Membership(ABC):
     def __init__(self, place: Place):
         self.place = place
         self.cluster = place.coordinator.cluster
+        self._holdings = place.holdings
+        self._coordinator = place.coordinator
+        self._identity = ConsumerGroupMetadata(place.coordinator.group_id, -1, "", place.options["group.instance.id"])
+        self._overdue = False  # it leaves, or has left, because nobody polled for max.poll.interval.ms
+        self._interest: frozenset[str] = frozenset()  # topics whose metadata it wants
+        self._patterned = False  # it wants the metadata of all topics, to match a pattern
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._said: asyncio.Future[None] | None = None
+        self._error_waiting: asyncio.Future[None] | None = None
 
     @property
-    @abstractmethod
     def identity(self) -> ConsumerGroupMetadata:
         """The identity to commit with. Its generation is -1 while the member has no place in the group. Any thread."""
+        return self._identity
 
-    @abstractmethod
     def start(self) -> None:
         """Begin to be a member."""
+        self.cluster.on_view.append(self._seen)
 
-    @abstractmethod
     async def stop(self) -> None:
         """Stop all coroutines of the membership. The caller then gives up the holdings, and calls `leave`."""
+        if self._seen in self.cluster.on_view:
+            self.cluster.on_view.remove(self._seen)
+        await self.cancel_all()
+        self._set_interest(frozenset())
+        self._set_patterned(False)
 
     @abstractmethod
     async def leave(self, reason: str) -> None:
@@ -131,6 +144,42 @@ class Membership(ABC):
     def is_rebalancing(self) -> bool:
         """Whether the member is about to get another generation, in which its partitions may be committed."""
 
+    @abstractmethod
+    def _seen(self, view: ClusterView) -> None:
+        """Act on new metadata; called with each new view from `start` to `stop`."""
+
+    def _set_interest(self, names: frozenset[str]) -> bool:
+        """Want the metadata of these topics instead of earlier ones. Returns whether those of a new one are missing."""
+        is_missing = self.cluster.add_topics(names - self._interest)
+        self.cluster.remove_topics(self._interest - names)
+        self._interest = names
+        return is_missing
+
+    def _set_patterned(self, patterned: bool) -> bool:
+        """Want the metadata of all topics, or do not want them any more. Returns whether they are wanted anew."""
+        if patterned == self._patterned:
+            return False
+        (self.cluster.add_everything if patterned else self.cluster.remove_everything)()
+        self._patterned = patterned
+        return patterned
+
+    def _begin_overdue_leave(self) -> asyncio.Task[None]:
+        """Begin to leave, because nobody has polled for max.poll.interval.ms; return the task that leaves."""
+        log.warning(
+            "group %r: nobody has polled for max.poll.interval.ms=%d: this member leaves until somebody does. "
+            "Poll more often, with fewer records, or raise it",
+            self._identity.group_id,
+            self.place.options["max.poll.interval.ms"],
+        )
+        self._overdue = True
+        return self.spawn(self._leave_overdue())
+
+    async def _leave_overdue(self) -> None:
+        try:
+            await self.leave("nobody has polled for max.poll.interval.ms")
+        except ClientError as error:
+            log.info("%s", error)
+
     @property
     def asker(self) -> ConsumerGroupMetadata | None:
         """The identity with which to ask for committed offsets; None: without one."""
@@ -140,24 +189,24 @@ class Membership(ABC):
         """Return whether, for the coordinator, all these partitions belong to this member."""
         return self.place.holdings.partitions >= set(partitions)
 
-    def say(self, error: ClientError) -> asyncio.Future[None]:
-        """Have a poll raise `error`, unless `unsay` comes first; it replaces an earlier one that still waits.
+    def raise_in_poll(self, error: ClientError) -> asyncio.Future[None]:
+        """Have a poll raise `error`, unless `withdraw_error` comes first; it replaces an earlier one that still waits.
 
         The returned future is done when a poll has raised the error, or cancelled.
         """
-        self.unsay()
-        self._said = self.place.steps.post_error(error)
-        return self._said
+        self.withdraw_error()
+        self._error_waiting = self.place.steps.post_error(error)
+        return self._error_waiting
 
-    def unsay(self) -> None:
+    def withdraw_error(self) -> None:
         """Take back the error that waits, because what was refused is not wanted any more."""
-        if self._said is not None:
-            self._said.cancel()
+        if self._error_waiting is not None:
+            self._error_waiting.cancel()
 
     @property
-    def has_to_say(self) -> bool:
+    def has_error_waiting(self) -> bool:
         """Whether an error waits for a poll to raise it."""
-        return self._said is not None and not self._said.done()
+        return self._error_waiting is not None and not self._error_waiting.done()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task, which `cancel_all` will end."""
@@ -168,7 +217,7 @@ class Membership(ABC):
 
     async def cancel_all(self) -> None:
         """Cancel all tasks of `spawn` but the current one, wait for their end, and take back a waiting error."""
-        self.unsay()
+        self.withdraw_error()
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 from kbroker._core.client.consumer.batches import read_chunk
 from kbroker._core.client.consumer.records import Records
@@ -16,8 +15,8 @@ from kbroker.client.consumer.fetching import EARLIEST, LATEST
 from kbroker.client.errors import BrokerError, error_of, raise_for
 from kbroker.client.network.cluster import begin
 from kbroker.client.network.connection import Connection
+from kbroker.client.network.faces import Blocking
 from kbroker.client.network.leaders import by_leader
-from kbroker.client.network.thread import ThreadOwner
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -43,7 +42,7 @@ class FetchFrom(NamedTuple):
     max_bytes: int = FETCH_SIZE
 
 
-class SimpleConsumer(ThreadOwner):
+class SimpleConsumer(Blocking):
     """Reads records at given offsets, from the leader of each partition. Every method may be called from any thread.
 
     Options are keywords, `SimpleConsumer(bootstrap_servers="localhost:9092")`, or a mapping with Kafka's names. A
@@ -121,13 +120,13 @@ class SimpleConsumer(ThreadOwner):
             for one in rounds:
                 for node_id, partitions in (await by_leader(self._cluster, one)).items():
                     asked = {partition: wanted[one[partition]] for partition in partitions}
-                    answers = await self._ask_records(node_id, asked, min_bytes, max_wait_ms)
+                    answers = await self._fetch_from(node_id, asked, min_bytes, max_wait_ms)
                     found.update({one[partition]: records for partition, records in answers.items()})
 
         await self._cluster.retried(attempt)
         return [found[place] for place in range(len(wanted))]
 
-    async def _ask_records(
+    async def _fetch_from(
         self, node_id: int, asked: Mapping[TopicPartition, FetchFrom], min_bytes: int, max_wait_ms: int
     ) -> dict[TopicPartition, Records]:
         connection = await self._cluster.connection(node_id, FETCH)
@@ -207,19 +206,19 @@ class SimpleConsumer(ThreadOwner):
             connection = await self._cluster.connection(node_id)
             version = connection.version_of(ApiKey.LIST_OFFSETS)
             if connection.served[ApiKey.LIST_OFFSETS][0] == 0:
-                row = await self._ask_offsets(connection, partition, 0, time, count)
+                row = await self._list_offsets(connection, partition, 0, time, count)
                 return list(row.old_style_offsets)
-            newest = (await self._ask_offsets(connection, partition, version, time)).offset
+            newest = (await self._list_offsets(connection, partition, version, time)).offset
             if newest < 0:
-                newest = (await self._ask_offsets(connection, partition, version, LATEST)).offset
+                newest = (await self._list_offsets(connection, partition, version, LATEST)).offset
             if time == EARLIEST or count == 1:
                 return [newest]
-            earliest = (await self._ask_offsets(connection, partition, version, EARLIEST)).offset
+            earliest = (await self._list_offsets(connection, partition, version, EARLIEST)).offset
             return [newest, earliest] if earliest < newest else [newest]
 
         return await self._cluster.retried(attempt)
 
-    async def _ask_offsets(
+    async def _list_offsets(
         self, connection: Connection, partition: TopicPartition, version: int, time: int, count: int = 1
     ) -> Any:
         R = M.ListOffsetsRequest
@@ -253,26 +252,12 @@ class SimpleConsumer(ThreadOwner):
                 raise ValueError(f"{partition}: offset {offset}")
         self._run(group_offsets.commit_offsets(self._cluster, group, checked))
 
-    # --- the end --------------------------------------------------------------------------------------------
-
     @property
     def _isolation_level(self) -> int:
         return 1 if self.options["isolation.level"] == "read_committed" else 0
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._thread.call(coroutine)
-
-    def close(self, timeout: float = 10.0) -> None:
-        """Close the connections and end the thread, within `timeout` seconds. Closing twice is allowed."""
-        self._thread.stop(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check_all_answered(connection: Connection, api_key: ApiKey, missing: Iterable[TopicPartition]) -> None:

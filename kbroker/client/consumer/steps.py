@@ -60,7 +60,7 @@ class Steps:
 
         return self.post(throw, is_refusal=True)
 
-    def take(self, *, leaving: bool = False) -> Step | None:
+    def begin_next(self, *, leaving: bool = False) -> Step | None:
         """Return the next step that nobody has begun, and note that it is begun; None when there is none.
 
         `leaving`: drop the steps of `post_error`.
@@ -90,7 +90,7 @@ class Steps:
 
     def run(self, *, leaving: bool = False) -> None:
         """Run all steps. Raises the exception of a step, which is finished then; the others wait for the next run."""
-        while (step := self.take(leaving=leaving)) is not None:
+        while (step := self.begin_next(leaving=leaving)) is not None:
             try:
                 step.call()
             finally:

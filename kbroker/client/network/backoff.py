@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from kbroker.client.config.option import Options
+
 JITTER = 0.2  #: the share by which a wait is longer or shorter, so that clients do not come back all at once
 
 chance: Final = random.SystemRandom()
@@ -24,3 +26,8 @@ class Backoff:
         wait_s = min(self.first_s * 2 ** min(self.failures, 30), self.longest_s)
         self.failures += 1
         return float(wait_s * chance.uniform(1 - JITTER, 1 + JITTER))
+
+
+def retry_backoff(options: Options) -> Backoff:
+    """Return the waits between attempts of a request: retry.backoff.ms to retry.backoff.max.ms."""
+    return Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))

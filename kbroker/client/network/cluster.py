@@ -23,7 +23,7 @@ from kbroker.client.errors import (
     raise_for,
     raise_for_topic,
 )
-from kbroker.client.network.backoff import Backoff, chance
+from kbroker.client.network.backoff import Backoff, chance, retry_backoff
 from kbroker.client.network.cluster_view import ClusterView, Node, PartitionView, TopicView
 from kbroker.client.network.connecting import connect
 from kbroker.client.network.connection import Connection
@@ -58,7 +58,7 @@ class Cluster:
         """Functions that are called with each new view."""
         self.creates_topics = False
         """Whether brokers may create the topics that there is an interest in."""
-        self.tells_of_missing = False
+        self.logs_missing = False
         """Whether the log says which of these topics do not exist."""
         self._missing: dict[str, bool] = {}  # topics missing at the last refresh; whether the log has said so
         self._loop = network.thread.loop
@@ -198,14 +198,14 @@ class Cluster:
     async def _refresh(self) -> ClusterView:
         topics = None if self._everything > 0 else list(self._topics)
         await self.metadata(topics, allow_auto_creation=self.creates_topics and topics is not None)
-        if self.tells_of_missing:
-            self._tell_of_missing()
+        if self.logs_missing:
+            self._log_missing()
         if self._aging is not None:
             self._aging.cancel()
         self._aging = self._loop.call_later(self.network.options.seconds("metadata.max.age.ms"), self.refresh_soon)
         return self.view
 
-    def _tell_of_missing(self) -> None:
+    def _log_missing(self) -> None:
         """Log each topic that does not exist, once until it exists.
 
         A topic that brokers may create has time until the next refresh.
@@ -509,7 +509,7 @@ class Cluster:
         options = self.network.options
         limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
         deadline = self._loop.time() + limit_s
-        backoff = Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
+        backoff = retry_backoff(options)
         last: ClientError | None = None
         while True:
             try:

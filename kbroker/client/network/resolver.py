@@ -24,7 +24,7 @@ async def addresses_of(host: str, port: int) -> list[tuple[int, Any]]:
     with contextlib.suppress(ValueError):
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return [(family, (host, port))]
-    found = await _asked(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    found = await _in_new_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys((family, target) for family, _, _, _, target in found))
 
 
@@ -39,7 +39,7 @@ async def canonical(servers: Iterable[tuple[str, int]], timeout_s: float) -> tup
         try:
             async with asyncio.timeout(timeout_s):
                 for _, target in await addresses_of(host, port):
-                    found[await _asked(partial(_name_of, target[0])), port] = None
+                    found[await _in_new_thread(partial(_name_of, target[0])), port] = None
         except OSError as error:
             log.debug("%s is not resolved: %s", host, error)
             found[host, port] = None
@@ -57,7 +57,7 @@ def _name_of(address: str) -> str:
     return address
 
 
-async def _asked(function: Callable[[], T]) -> T:
+async def _in_new_thread(function: Callable[[], T]) -> T:
     """Call `function` in a new thread, and return its result.
 
     A resolver may take minutes and cannot be interrupted. So at the client's end nothing waits for the thread.
@@ -73,7 +73,7 @@ async def _asked(function: Callable[[], T]) -> T:
         else:
             answer.set_result(result)
 
-    def ask() -> None:
+    def resolve() -> None:
         result, failed = None, None
         try:
             result = function()
@@ -82,5 +82,5 @@ async def _asked(function: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(deliver, result, failed)
 
-    threading.Thread(target=ask, name="kbroker-resolve", daemon=True).start()
+    threading.Thread(target=resolve, name="kbroker-resolve", daemon=True).start()
     return await answer

@@ -80,7 +80,7 @@ class AuditHandler(ProducerHandler):
     def _run(self) -> None:
         while not self._is_over.is_set():
             self._is_over.wait((self.window_ms - time.time() * 1000 % self.window_ms) / 1000 + 0.001)
-            self._take()
+            self._collect()
             if self._changed:
                 try:
                     self._publish()
@@ -88,7 +88,7 @@ class AuditHandler(ProducerHandler):
                     log.warning("the audit of %s was not published: %s", self._options["client.id"], error)
         self._accumulator = None
 
-    def _take(self) -> None:
+    def _collect(self) -> None:
         assert self._accumulator is not None
         for topic, start_ms, records, size in self._accumulator.take_windows():
             before = self._totals.get((topic, start_ms), (0, 0))

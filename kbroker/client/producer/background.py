@@ -14,7 +14,7 @@ from typing import Any
 from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker.client.config.option import Options
 from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for, raise_for_topic
-from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.backoff import retry_backoff
 from kbroker.client.network.cluster import Cluster
 from kbroker.client.network.cluster_view import ClusterView, TopicView
 from kbroker.client.network.network import Network
@@ -86,7 +86,7 @@ class Background:
             raise TimedOut(f"metadata of topic {topic!r}: {error.message}", hint=error.hint) from None
         if topic not in self._accumulator.topics:
             self.cluster.add_topics([topic])
-            self._take(self.cluster.view.topics[topic])
+            self._set_topic(self.cluster.view.topics[topic])
 
     async def count_partitions(self, topic: str, timeout_s: float | None) -> int:
         """Return how many partitions the topic has now; 0 when no broker answers within `timeout_s` seconds."""
@@ -99,16 +99,16 @@ class Background:
         found = self.cluster.view.topics.get(topic)
         if found is None or not found.partitions:
             return 0
-        self._take(found)
+        self._set_topic(found)
         return len(found.partitions)
 
     def _seen(self, view: ClusterView) -> None:
         for name in self._accumulator.topics:
             found = view.topics.get(name)
             if found is not None and found.partitions:
-                self._take(found)
+                self._set_topic(found)
 
-    def _take(self, topic: TopicView) -> None:
+    def _set_topic(self, topic: TopicView) -> None:
         # Partitions are numbered from 0 on: a wrong answer with the number 2,000,000,000 must not make so long a list.
         partitions = [topic.partitions.get(i) for i in range(len(topic.partitions))]
         self._accumulator.set_topic(
@@ -123,7 +123,7 @@ class Background:
 
     async def _refresh_until_led(self) -> None:
         """Refresh metadata again and again while there are records for a partition without a leader."""
-        backoff = self._backoff()
+        backoff = retry_backoff(self._options)
         while True:
             try:
                 await self.cluster.refresh()
@@ -135,15 +135,12 @@ class Background:
             if not leaderless:
                 return
 
-    def _backoff(self) -> Backoff:
-        return Backoff(self._options.seconds("retry.backoff.ms"), self._options.seconds("retry.backoff.max.ms"))
-
     def _renew(self) -> None:
         self._spawn(self._initialize())
 
     async def _initialize(self) -> None:
         """Get a producer id, trying for as long as it takes: batches that wait for it expire by themselves."""
-        backoff = self._backoff()
+        backoff = retry_backoff(self._options)
         while True:
             try:
                 answer = await self.cluster.call(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker._core.client.producer.delivery import Deliveries, Delivery
 from kbroker.client.errors import ClientError
-from kbroker.client.handlers import ProducerHandler, QueuedRecord, entered, entering
+from kbroker.client.handlers import ProducerHandler, QueuedRecord, call_after_enqueue, call_before_enqueue
 from kbroker.client.producer.columns import queued_records
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Calls:
     def _enqueue(
         self, record: QueuedRecord, on_delivery: Callable[[ClientError | None, Delivery], object] | None = None
     ) -> Delivery | None:
-        left = entering(self._handlers, record)
+        left = call_before_enqueue(self._handlers, record)
         if left is None:
             return None
         try:
@@ -93,7 +93,7 @@ class Calls:
                 left.topic, left.value, left.key, left.headers, left.partition, left.timestamp, on_delivery=on_delivery
             )
         except BaseException:
-            entered(self._handlers, left, False)
+            call_after_enqueue(self._handlers, left, False)
             raise
-        entered(self._handlers, left, True)
+        call_after_enqueue(self._handlers, left, True)
         return delivery

@@ -19,7 +19,7 @@ from kbroker.client.arguments import seconds
 from kbroker.client.config.parsing import parse_options, require_servers
 from kbroker.client.config.producer import PRODUCER
 from kbroker.client.errors import ClientClosed, ClientError, TimedOut, UsageError
-from kbroker.client.handlers import guarded, leaving, seeing_batches, seeing_records
+from kbroker.client.handlers import batch_caller, guarded, seeing_batches, seeing_records
 from kbroker.client.network.faces import Blocking
 from kbroker.client.network.thread import ClientThread
 from kbroker.client.producer.background import Background
@@ -105,7 +105,7 @@ class Producer(RecordSender, TransactionOperations, Blocking):
             older_form=older_form,
         )
         if handlers := seeing_batches(options["handlers"]):
-            self._engine.on_leaving = leaving(handlers)
+            self._engine.on_leaving = batch_caller(handlers)
         self._discovery: Discovery | None = None
         self._compression = None
         if codec:

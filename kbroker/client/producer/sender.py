@@ -73,9 +73,9 @@ class Sender:
         self.transactions = transactions
         self._for_new_id: list[Trouble] = []
         self._nodes: Collection[Node] = ()  # brokers whose addresses came with the names of new leaders
-        engine.on_told = self.told
+        engine.on_told = self.handle_news
 
-    def told(self) -> None:
+    def handle_news(self) -> None:
         """Take what the engine has to tell; the engine calls it."""
         self.engine.run_callbacks()
         told = self.engine.take_nodes()
@@ -88,7 +88,7 @@ class Sender:
             self.refresh(leaderless)
         if self.transactions is not None:
             self.transactions.add(foreign)
-            self.transactions.heard()
+            self.transactions.note_progress()
 
     def renewed(self, producer_id: int, producer_epoch: int) -> None:
         """Use a new producer id, and send again what has waited for it."""

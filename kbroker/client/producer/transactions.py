@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker.client.consumer.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from kbroker.client.errors import RETRIABLE, BrokerError, ClientError, ConnectionFailed, TimedOut, UsageError, error_of
-from kbroker.client.network.backoff import Backoff
+from kbroker.client.network.backoff import retry_backoff
 from kbroker.client.network.cluster import COORDINATOR, GROUP, TRANSACTION, Cluster
 from kbroker.client.prepared_transaction import LAST_VERSION_1, PreparedTransaction
 from kbroker.client.producer.errors import (
@@ -155,7 +155,7 @@ class Transactions:
 
     # --- what the sender tells ------------------------------------------------------------------------------
 
-    def heard(self) -> None:
+    def note_progress(self) -> None:
         """Look whether all records are done; called when the engine has something to tell."""
         if self._accumulator.record_count == 0:
             self._empty.set()
@@ -187,7 +187,7 @@ class Transactions:
             producer_id=producer_id,
             producer_epoch=epoch,
         )
-        answer = await self._asked(asked, lambda answer: [answer.error_code], lowest=lowest, always=True)
+        answer = await self._call_coordinator(asked, lambda answer: [answer.error_code], lowest=lowest, always=True)
         if answer.error_code:
             self._give_up(answer.error_code, "init_transactions" if epoch < 0 else "another epoch")
         self._become(answer.producer_id, answer.producer_epoch)
@@ -200,7 +200,7 @@ class Transactions:
     async def _add(self) -> None:
         """Add the waiting partitions at the coordinator, all of them with one request each time."""
         R = M.AddPartitionsToTxnRequest
-        backoff = self._backoff()
+        backoff = retry_backoff(self._cluster.network.options)
         while self._to_add and self.state in GOING_ON:
             asked = sorted(self._to_add)
             topics: dict[str, list[int]] = {}
@@ -212,7 +212,7 @@ class Transactions:
                 v3_and_below_producer_epoch=self._epoch,
                 v3_and_below_topics=[R.AddPartitionsToTxnTopic(name=n, partitions=p) for n, p in topics.items()],
             )
-            answer = await self._asked(request, _added_code, until_known=True)
+            answer = await self._call_coordinator(request, _added_code, until_known=True)
             found = {
                 (topic.name, each.partition_index): each.partition_error_code
                 for topic in answer.results_by_topic_v3_and_below
@@ -239,7 +239,7 @@ class Transactions:
                 producer_epoch=self._epoch,
                 group_id=group.group_id,
             )
-            answer = await self._asked(adding, lambda answer: [answer.error_code], until_known=True)
+            answer = await self._call_coordinator(adding, lambda answer: [answer.error_code], until_known=True)
             if answer.error_code:
                 self._refused(answer.error_code, f"offsets of group {group.group_id!r} in a transaction")
                 self._require("send_offsets_to_transaction", State.OPEN)
@@ -267,7 +267,7 @@ class Transactions:
             topics=[R.TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
         )
         is_member = group.generation_id >= 0 or group.member_id != ""
-        answer = await self._asked(
+        answer = await self._call_coordinator(
             request,
             lambda answer: [each.error_code for topic in answer.topics for each in topic.partitions],
             group=group.group_id,
@@ -319,7 +319,7 @@ class Transactions:
                 producer_epoch=self._epoch,
                 committed=committed,
             )
-            answer = await self._asked(request, lambda answer: [answer.error_code], always=True)
+            answer = await self._call_coordinator(request, lambda answer: [answer.error_code], always=True)
             self._end_asked = False
             if answer.error_code in FENCED and not committed:
                 # The transaction took too long and was aborted, or another producer has begun. Asking for a new epoch
@@ -359,7 +359,7 @@ class Transactions:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    async def _asked(
+    async def _call_coordinator(
         self,
         message: M.Message,
         codes: Callable[[Any], Collection[int]],
@@ -378,7 +378,7 @@ class Transactions:
         """
         key, kind = (self._id, TRANSACTION) if group is None else (group, GROUP)
         api_key = ApiKey(message.API_KEY)  # type: ignore[arg-type]
-        backoff = self._backoff()
+        backoff = retry_backoff(self._cluster.network.options)
         while True:
             code, unknown = ErrorCode.NONE, False
             try:
@@ -411,10 +411,6 @@ class Transactions:
                 raise TransactionAborted(f"{api_key.label}: the transaction was aborted meanwhile")
             concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
             await asyncio.sleep(CONCURRENT_WAIT_S if concurrent else backoff.next_s())
-
-    def _backoff(self) -> Backoff:
-        options = self._cluster.network.options
-        return Backoff(options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms"))
 
     # --- states ---------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class Discovery:
         self._heard: Callable[[tuple[Address, ...]], object] | None = None
         self._session.on_renewed.append(self._look)
         try:
-            self._take(registered_brokers(self._session.store, self._protocol, self._look))
+            self._update(registered_brokers(self._session.store, self._protocol, self._look))
         except (SessionExpired, StoreUnavailable) as error:
             self.close()
             raise ConnectionFailed(str(error)) from None
@@ -99,10 +99,10 @@ class Discovery:
             except StoreUnavailable as error:
                 log.warning("%s", error)
             else:
-                self._take(brokers)
+                self._update(brokers)
                 return
 
-    def _take(self, brokers: tuple[Address, ...]) -> None:
+    def _update(self, brokers: tuple[Address, ...]) -> None:
         with self._lock:
             if brokers == self._brokers:
                 return

@@ -74,7 +74,7 @@ class Session:
             self._renew()
 
     def _renew(self) -> None:
-        self._tell(self.on_expired)
+        self._notify(self.on_expired)
         while not self.is_closed:
             try:
                 store = self._begin()
@@ -89,10 +89,10 @@ class Session:
                 store.close()
                 return
             log.info("a new session with ZooKeeper %s has begun", self._address)
-            self._tell(self.on_renewed)
+            self._notify(self.on_renewed)
             return
 
-    def _tell(self, listeners: list[Callable[[], object]]) -> None:
+    def _notify(self, listeners: list[Callable[[], object]]) -> None:
         for heard in listeners:
             try:
                 heard()

@@ -233,7 +233,7 @@ def test_who_leaves_does_not_hear_why_it_was_not_let_in(
     steps = refused._group.steps  # type: ignore[union-attr]
     members.poll_until(lambda: steps.are_waiting)
     leave(refused)
-    assert steps.take() is None
+    assert steps.begin_next() is None
     refused.close()
     assert members.alive == [first]
 
