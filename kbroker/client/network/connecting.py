@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.client.config.option import Options
 from kbroker.client.errors import AuthenticationFailed, ConnectionFailed, TimedOut
@@ -29,19 +29,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("kbroker.client")
 
 
+class Address(NamedTuple):
+    """A broker's host, a name or an IP address, and its port. As text: HOST:PORT, with an IPv6 address in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 async def connect(network: Network, host: str, port: int) -> Connection:
     """Return a connection that is ready for calls, but not opened for engines.
 
     Raises ClientError, which says what failed, with the address.
     """
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    connection = await _negotiated(network, host, port, address, authenticated=False)
+    address = Address(host, port)
+    connection = await _negotiated(network, address, authenticated=False)
     if not network.uses_sasl:
         return connection
     if not connection.is_authenticated_by_requests:
         # Kafka before 1.0 answers tokens without response headers: a new connection begins with the authentication.
         connection.close("it is authenticated in another way")
-        return await _negotiated(network, host, port, address, authenticated=True)
+        return await _negotiated(network, address, authenticated=True)
     try:
         await connection.authenticate()
     except BaseException:
@@ -50,14 +60,14 @@ async def connect(network: Network, host: str, port: int) -> Connection:
     return connection
 
 
-async def _negotiated(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
+async def _negotiated(network: Network, address: Address, *, authenticated: bool) -> Connection:
     """Return a connection that is connected and encrypted, and whose versions are known.
 
     `authenticated`: authenticate by tokens first, before any request.
     """
-    connection = await _adopted(network, host, port, address, authenticated=authenticated)
+    connection = await _adopted(network, address, authenticated=authenticated)
     taken_for = network.options["broker.version.fallback"]
-    if address in network.silent:
+    if str(address) in network.silent:
         connection.served.update(versions.BEFORE_API_VERSIONS[taken_for])
         return connection
     try:
@@ -71,25 +81,25 @@ async def _negotiated(network: Network, host: str, port: int, address: str, *, a
             error.hint = error.hint or setup_hint(network)
             raise
     log.info("%s does not say what it serves, and is taken for Kafka %s", address, taken_for)
-    network.silent.add(address)
-    connection = await _adopted(network, host, port, address, authenticated=authenticated)
+    network.silent.add(str(address))
+    connection = await _adopted(network, address, authenticated=authenticated)
     connection.served.update(versions.BEFORE_API_VERSIONS[taken_for])
     return connection
 
 
-async def _adopted(network: Network, host: str, port: int, address: str, *, authenticated: bool) -> Connection:
-    sock = await _connected(network, host, port, address)
+async def _adopted(network: Network, address: Address, *, authenticated: bool) -> Connection:
+    sock = await _connected(network, address)
     transport = None
     try:
         if network.ssl_context is not None:
-            transport = await _encrypted(network, sock, host, address)
+            transport = await _encrypted(network, sock, address)
         if authenticated:
-            await authenticate_by_tokens(network.options, sock, transport, address)
+            await authenticate_by_tokens(network.options, sock, transport, str(address))
     except BaseException:
         _forget(network, sock)
         raise
     network.thread.connecting.discard(sock)
-    return Connection(network, address, network.thread.pump.adopt(sock.detach(), -1, transport))
+    return Connection(network, str(address), network.thread.pump.adopt(sock.detach(), -1, transport))
 
 
 def setup_hint(network: Network) -> str:
@@ -98,15 +108,15 @@ def setup_hint(network: Network) -> str:
     return f"does its listener speak security.protocol={protocol}? Kafka before 0.10 needs broker.version.fallback"
 
 
-async def _connected(network: Network, host: str, port: int, address: str) -> socket.socket:
+async def _connected(network: Network, address: Address) -> socket.socket:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + network.setup_timeout_s
     problems: list[str] = []
-    if not 0 < port < 1 << 16:
+    if not 0 < address.port < 1 << 16:
         raise ConnectionFailed(f"cannot connect to {address}: there is no such port")
     try:
         async with asyncio.timeout_at(deadline):
-            found = await addresses_of(host, port)
+            found = await addresses_of(*address)
     except TimeoutError:
         raise ConnectionFailed(f"cannot connect to {address}: its name was not resolved in time") from None
     except OSError as error:
@@ -147,12 +157,12 @@ def _set_options(sock: socket.socket, options: Options) -> None:
             sock.setsockopt(socket.SOL_SOCKET, which, options[name])
 
 
-async def _encrypted(network: Network, sock: socket.socket, host: str, address: str) -> TlsTransport:
+async def _encrypted(network: Network, sock: socket.socket, address: Address) -> TlsTransport:
     import ssl
 
     loop = asyncio.get_running_loop()
     assert network.ssl_context is not None
-    transport = TlsTransport(network.ssl_context, host)
+    transport = TlsTransport(network.ssl_context, address.host)
     received = b""
     try:
         async with asyncio.timeout(network.setup_timeout_s):

@@ -21,6 +21,7 @@ from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.config.network import NETWORK
 from kbroker.client.errors import BrokerError, ClientError
 from kbroker.client.handlers import ProducerHandler
+from kbroker.client.network.connecting import Address
 from kbroker.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class AuditHandler(ProducerHandler):
             raise ValueError("an AuditHandler is for one producer")
         self._options = {
             **{name: producer.options[name] for name in NETWORK if producer.options.is_given(name)},
-            "bootstrap.servers": ",".join(_address(*each) for each in producer.options["bootstrap.servers"]),
+            "bootstrap.servers": ",".join(str(Address(*each)) for each in producer.options["bootstrap.servers"]),
             "client.id": f"{producer.options['client.id']}-audit",
         }
         self._accumulator = producer.accumulator
@@ -131,7 +132,3 @@ def make_audit_topic(options: dict[str, Any], topic: str) -> None:
         except BrokerError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
