@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +17,37 @@ from tests.kit.kafka import maven
 # What is made from our sources belongs to this checkout; the cache is shared with others.
 BUILD = Path(__file__).parent.parent.parent.parent / "build" / "compat"
 
+ARCHIVE_MAGIC = (0xF00BABA8).to_bytes(4, "little")
+"""Of the classes that a program has left: the first bytes of the file, which the JVM writes last."""
 
-def java(classpath: str, *options: str) -> list[str]:
+
+def java(classpath: str, *options: str, archive: Path | None = None) -> list[str]:
     """Return the command to which a class name and arguments are added.
 
     No program of a test lives long enough to get back what the second compiler and a collector with many threads cost.
+    `archive` is where classes are kept from one program to the next; None: in the cache, as the jars are, for all that
+    have these jars and options.
     """
-    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options, "-cp", classpath]
+    if archive is None:
+        made_with = "\0".join([os.path.realpath(shutil.which("java") or "java"), classpath, *options])
+        archive = maven.cache_directory() / "classes" / f"{hashlib.sha256(made_with.encode()).hexdigest()[:16]}.jsa"
+    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_kept_classes(archive)]
+    return ["java", *quick, *options, "-cp", classpath]
+
+
+def _kept_classes(archive: Path) -> list[str]:
+    """Options that spare half of a program's start: it maps the classes that another one has left when it ended.
+
+    The first program leaves them. What the JVM says of it goes nowhere: tests read what programs print.
+    """
+    silent = ["-Xshare:auto", "-Xlog:disable"]
+    try:
+        with archive.open("rb") as file:
+            is_whole = file.read(len(ARCHIVE_MAGIC)) == ARCHIVE_MAGIC  # written last
+    except FileNotFoundError:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        return [f"-XX:ArchiveClassesAtExit={archive}", *silent]
+    return [f"-XX:SharedArchiveFile={archive}", *silent] if is_whole else []
 
 
 def compile_java(
@@ -30,11 +57,15 @@ def compile_java(
     others = ["com.fasterxml.jackson.core:jackson-databind:2.18.2", "org.slf4j:slf4j-nop:1.7.36"]
     classpath = maven.fetch([*coordinates, *others])
     sources, target = sorted(folder.glob("*.java")), BUILD / f"{program}-{version}"
-    compiled = target / f"{program}.class"
+    compiled, archive = target / f"{program}.jar", target / "classes.jsa"
     with maven.making(target):
         if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
             subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
-    return [*java(f"{target}{os.pathsep}{classpath}", *options), program]
+            archive.unlink(missing_ok=True)
+            with zipfile.ZipFile(compiled, "w") as jar:  # no classes are kept of what is in folders
+                for path in sorted(target.rglob("*.class")):
+                    jar.write(path, path.relative_to(target))
+    return [*java(f"{compiled}{os.pathsep}{classpath}", *options, archive=archive), program]
 
 
 class AskedProgram:

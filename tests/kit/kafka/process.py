@@ -48,19 +48,12 @@ class KafkaProcess(BrokerProcess):
             **self.overrides,
         }
         properties = write_properties(self.folder / "server.properties", settings)
-        java = self.java()
         if not (self.data / "meta.properties").exists():
-            storage_format = [
-                *java,
-                "kafka.tools.StorageTool",
-                "format",
-                "-t",
-                "MkU3OEVBNTcwNTJENDM2Qg",
-                "-c",
-                str(properties),
-            ]
-            subprocess.run(storage_format, check=True, capture_output=True, env=os.environ)
-        return [*java, "kafka.Kafka", str(properties)]
+            formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
+            # By options of its own: few of the server's classes are kept of it.
+            command = [*java(self.classpath(), "-Xmx128m"), *formatting]
+            subprocess.run(command, check=True, capture_output=True, env=os.environ)
+        return [*self.java(), "kafka.Kafka", str(properties)]
 
 
 class KafkaInMemory(KafkaProcess):
