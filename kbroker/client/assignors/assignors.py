@@ -65,14 +65,20 @@ class _Row:
             del self.left[partition]
 
     def assign_left(self, *, near: bool = False) -> None:
-        """Give members as many of the left partitions as they have room for. `near`: only those in their rack."""
+        """Give members as many of the partitions that are left as they have room for.
+
+        `near`: only those in their rack.
+        """
         for member_id in self.taken:
             fitting = (each for each in self.left if not near or self.racks.match(member_id, each))
             self.assign(member_id, list(islice(fitting, self.room(member_id))))
 
 
 def _assign_alike(rows: list[_Row]) -> None:
-    """Give the partitions of one number of all topics to the first member that has room, and for which all match."""
+    """Give the partitions with one number, in all topics, to the first member that has room for them.
+
+    The member must have room in every topic, and all partitions must match its rack.
+    """
     for number in range(len(rows[0].left)):
         found = [TopicPartition(row.topic, number) for row in rows]
         for member_id in rows[0].taken:

@@ -17,7 +17,7 @@ Kind = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Whole:
-    """Parses an integer from `low` to `high`, or a name of `named`."""
+    """A parser of integers from `low` to `high`, which also takes the names in `named`."""
 
     low: int
     high: int
@@ -79,7 +79,7 @@ def path(given: Any) -> str:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Parses one of `words`, in upper or lower case. `also`: names that older clients and other libraries have."""
+    """A parser of one of `words`, in upper or lower case. `also`: names that older clients and other libraries have."""
 
     words: tuple[str, ...]
     also: Mapping[str, str]

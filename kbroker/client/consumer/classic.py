@@ -152,7 +152,7 @@ class ClassicMembership(Membership):
             await self._settle(assigned)
 
     async def _give_up_for_join(self) -> None:
-        """Give up the partitions that this member cannot keep, whatever the group decides."""
+        """Give up, before a rebalance, the partitions that this member cannot keep, whatever the group decides."""
         subscription = self.place.subscription()
         held = self._holdings.partitions
         if self._protocol == EAGER:
@@ -288,7 +288,10 @@ class ClassicMembership(Membership):
     # --- as leader ------------------------------------------------------------------------------------------
 
     async def _share(self, joined: Any) -> Mapping[str, bytes]:
-        """Return the assignment of each member; {} when the coordinator still has them (KIP-814)."""
+        """Compute, as the leader, and return the assignment of each member.
+
+        Returns {} when the coordinator still has the assignments (KIP-814).
+        """
         assignor = self._assignors.get(joined.protocol_name or "")
         if assignor is None:
             raise BrokerError(

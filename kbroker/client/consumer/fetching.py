@@ -124,7 +124,7 @@ class Fetching:
     def forget_errors(self) -> None:
         """Drop errors that wait for a poll and concern no single partition: they were about an earlier assignment.
 
-        Those that concern the new assignment too will come again.
+        An error that concerns the new assignment too comes again.
         """
         self._assignments += 1
         self.engine.forget_errors()
@@ -219,7 +219,7 @@ class Fetching:
         return bool(self._stale or self._lost or self._unproven)
 
     async def _mend_all(self) -> None:
-        """Look for leaders and positions again and again, until all partitions have them."""
+        """Look for leaders and positions until all partitions have them."""
         backoff = retry_backoff(self._options)
         while self._wants_mending:
             current = {TopicPartition(*key) for key in self.engine.assigned()}
@@ -243,7 +243,7 @@ class Fetching:
                 await asyncio.sleep(backoff.next_s())
 
     def _report_refusals(self) -> None:
-        """Have polls raise why partitions have no leader if that is a refusal; log partitions that do not exist."""
+        """Act on partitions without a leader: have a poll raise a refusal, and log partitions that do not exist."""
         for partition in self._stale:
             refused = self._refusal_of(partition)
             if not refused.retriable:
@@ -254,7 +254,10 @@ class Fetching:
         self._missing &= self._stale
 
     def _report(self, error: ClientError, partition: TopicPartition | None = None) -> None:
-        """Log a retriable error; have the next poll raise any other. What has failed is tried again in any case."""
+        """Log an error if it is retriable, else have the next poll raise it.
+
+        What has failed is tried again in any case.
+        """
         if error.retriable:
             log.warning("%s", error)
         elif partition is None:

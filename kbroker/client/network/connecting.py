@@ -61,7 +61,7 @@ async def connect(network: Network, host: str, port: int) -> Connection:
 
 
 async def _negotiated(network: Network, address: Address, *, authenticated: bool) -> Connection:
-    """Return a connection that is connected and encrypted, and whose versions are known.
+    """Return a connection that is encrypted where the options say so, and whose versions are known.
 
     `authenticated`: authenticate by tokens first, before any request.
     """

@@ -215,7 +215,7 @@ class Connection:
         self._renewing = self._loop.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Authenticate again. Other requests are held back meanwhile, as KIP-368 demands."""
+        """Authenticate again. Other requests are held back until that is done, as KIP-368 demands."""
         self._pump.hold()
         try:
             await self.authenticate(again=True)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Network:
-    """What all connections of a client share. For the client's thread."""
+    """The state that all connections of a client share: its thread, its options, the cluster's features.
+
+    For the client's thread.
+    """
 
     def __init__(self, thread: ClientThread, options: Options):
         """Raises ValueError when the security options do not fit together."""

@@ -76,7 +76,7 @@ class Sender:
         engine.on_told = self.handle_news
 
     def handle_news(self) -> None:
-        """Take what the engine has to tell; the engine calls it."""
+        """Act on what the engine tells: refused batches, and partitions without a leader. The engine calls this."""
         self.engine.run_callbacks()
         told = self.engine.take_nodes()
         if told is not None:
@@ -141,7 +141,7 @@ class Sender:
         self._failed(trouble, error, 1, first.error in RETRIABLE or first.error in LOST_STATE)
 
     def _failed(self, trouble: Trouble, error: ClientError, count: int, unsure: bool) -> None:
-        """Give up the first `count` batches.
+        """Let the first `count` batches of a partition fail.
 
         `unsure`: the broker may have appended them, or has lost its state of the producer.
         """

@@ -156,7 +156,7 @@ class Transactions:
     # --- what the sender tells ------------------------------------------------------------------------------
 
     def note_progress(self) -> None:
-        """Look whether all records are done; called when the engine has something to tell."""
+        """Note that the engine has something to tell: all records may be delivered or have failed."""
         if self._accumulator.record_count == 0:
             self._empty.set()
 
@@ -369,7 +369,7 @@ class Transactions:
         always: bool = False,
         until_known: bool = False,
     ) -> Any:
-        """Ask the coordinator until the answer has no retriable error, for as long as it takes; return the answer.
+        """Send a request to the coordinator, again while its answer has a retriable error, and return the answer.
 
         `codes(answer)` returns its error codes. `group`: ask the coordinator of that group instead. Raises BrokerTooOld
         when the broker does not serve version `lowest`. While the transaction is being aborted, or the producer cannot
@@ -432,7 +432,7 @@ class Transactions:
         await asyncio.shield(self._running)
 
     async def _begun(self, name: str, work: Callable[[], Awaitable[None]], allowed: Collection[State]) -> None:
-        """Check the state and do the work in one step: a batch may fail before this task has its first turn."""
+        """Check the state and do the work, in the task of the call: a batch may have failed since the call was made."""
         self._require(name, *allowed)
         await work()
 
@@ -497,6 +497,6 @@ def _added_code(answer: Any) -> list[int]:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Read a task's exception, so that asyncio does not log that it was never retrieved."""
+    """Read the exception of a task that is done, so that asyncio does not log that nobody retrieved it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("%s: %s", task.get_name(), error)

@@ -40,12 +40,12 @@ def sasl_exchange(options: Options) -> Exchange:
 
 
 def plain(username: str, password: str) -> Exchange:
-    """The exchange of PLAIN (RFC 4616)."""
+    """The messages of a PLAIN exchange (RFC 4616)."""
     yield b"\0" + username.encode() + b"\0" + password.encode()
 
 
 def scram(digest: str, username: str, password: str, nonce: str | None = None) -> Exchange:
-    """The exchange of SCRAM; `digest` is sha256 or sha512.
+    """The messages of a SCRAM exchange; `digest` is sha256 or sha512.
 
     Raises AuthenticationFailed when the broker refuses, sends a malformed message, or does not know the password.
     """

@@ -105,7 +105,7 @@ class TlsTransport:
 
 
 def _refusal(error: ssl.SSLError) -> str:
-    """Return what the broker's alert means, or what else is wrong with its bytes."""
+    """Return why the handshake has failed: what the broker's alert means, or what else is wrong with its bytes."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if "alert" not in reason:
         return reason
