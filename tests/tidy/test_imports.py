@@ -12,26 +12,20 @@ from tests.tidy.imports import children_of, circles_in, imports_of, modules_of
 MODULES = modules_of(build.ROOT / "kbroker")
 IMPORTS = imports_of(MODULES)
 PACKAGES = sorted(module.name for module in MODULES.values() if module.is_package)
-# Packages with circles that are not cut yet.
-NOT_YET = ("kbroker.spark",)
 
 
 def shown(circles: list[list[str]]) -> list[str]:
     return [" -> ".join(circle) for circle in circles]
 
 
-def judged(circles: list[list[str]]) -> list[list[str]]:
-    return [circle for circle in circles if not all(name.startswith(NOT_YET) for name in circle)]
-
-
 def test_no_module_imports_itself_through_others() -> None:
     assert len(MODULES) > 300
-    assert shown(judged(circles_in(IMPORTS))) == []
+    assert shown(circles_in(IMPORTS)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_package_imports_a_sibling_that_imports_it(package: str) -> None:
-    assert shown(judged(circles_in(children_of(package, IMPORTS)))) == []
+    assert shown(circles_in(children_of(package, IMPORTS))) == []
 
 
 @pytest.fixture
