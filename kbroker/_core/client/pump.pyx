@@ -14,6 +14,8 @@ from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
     close, epoll_create1, epoll_event, epoll_wait,
 )
+from kbroker._core.base.links cimport chain_push, chain_remove
+from kbroker._core.base.sealing cimport wire_drop
 from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.base.timer_wheel cimport (
@@ -330,10 +332,7 @@ cdef class Pump:
         if transport is not None:
             Py_INCREF(transport)
             socket.transport = <PyObject *>transport
-        socket.next = self.p.sockets
-        if socket.next != NULL:
-            socket.next.previous = socket
-        self.p.sockets = socket
+        chain_push(self.p.sockets, socket, socket.next, socket.previous)
         socket_mark_ready(socket)
         return connection
 
@@ -478,8 +477,7 @@ cdef class Pump:
         Py_DECREF(connection)
         if socket.transport != NULL:
             Py_DECREF(<object>socket.transport)
-        if socket.wire != NULL:
-            Py_DECREF(<object>socket.wire)
+        wire_drop(&socket.wire)
         connection.reason = socket.reason.decode(errors="replace")
         connection.socket = NULL
         free(socket)
@@ -585,12 +583,7 @@ cdef class Pump:
             close(socket.fd)
             wheel_remove(p.wheel, &socket.timer)
             nodes_forget(&self.nodes, socket)
-            if socket.next != NULL:
-                socket.next.previous = socket.previous
-            if socket.previous != NULL:
-                socket.previous.next = socket.next
-            else:
-                p.sockets = socket.next
+            chain_remove(p.sockets, socket, socket.next, socket.previous)
             socket_unmark(socket)
             socket_fail_all(socket)
             if self.engine is not None:

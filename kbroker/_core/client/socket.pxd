@@ -9,8 +9,10 @@ Memory. A response that has arrived as a whole is read from the pump's scratch b
 its own (base/receive_buffers.pxd): the rest is received into that buffer without a copy, and frame_take can keep it.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.base.sealing cimport wire_t
 from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
 
@@ -80,12 +82,9 @@ ctypedef struct client_socket_t:
     int64_t frame_capacity       # as buffer_take of base/receive_buffers.pxd told it
     const uint8_t *answer        # the response that is being answered
     int64_t answer_size
-    void *connection             # PyObject: the PumpConnection, a reference
-    void *transport              # PyObject: encrypts and decrypts, a reference; NULL for plain sockets
-    void *wire                   # PyObject: encrypted bytes that are being sent, a reference
-    const char *wire_data
-    int64_t wire_size
-    int64_t wire_at
+    PyObject *connection         # owned; the PumpConnection
+    PyObject *transport          # owned; encrypts and decrypts; NULL for plain sockets
+    wire_t wire                  # encrypted bytes that are being sent
     char reason[160]             # why it was closed
     int64_t bytes_in
     int64_t bytes_out
@@ -99,7 +98,7 @@ ctypedef struct pump_t:
     wheel_t *wheel
     client_socket_t *sockets
     client_socket_t *dirty       # sockets with something to send
-    client_socket_t *ready       # sockets with something to receive
+    client_socket_t *ready       # sockets with something to receive, oldest first
     client_socket_t *ready_tail
     client_socket_t *doomed      # sockets to tear down before the turn ends
     client_socket_t *closed      # sockets that are torn down and that Python has not been told of

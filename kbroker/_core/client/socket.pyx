@@ -1,32 +1,19 @@
 """Sending, receiving and answering on a client's sockets; see socket.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EPIPE, errno
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
+from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
-from kbroker._core.base.sockets cimport iovec, send_vectors
+from kbroker._core.base.sealing cimport opened, wire_drop, wire_has_rest, wire_seal, wire_send
+from kbroker._core.base.sockets cimport VECTORS, iovec, receive_bytes, send_vectors
 from kbroker._core.base.timer_wheel cimport wheel_add
 from kbroker._core.wire.cursor cimport load_u32, reader_init, reader_left, reader_t, skip_tags, store_u32
 
-cdef extern from * nogil:
-    """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE 1
-    #endif
-    #include <sys/socket.h>
-    #include <sys/uio.h>
-    """
-    ssize_t send(int fd, const void *data, size_t size, int flags)
-    ssize_t recv(int fd, void *data, size_t size, int flags)
-    int MSG_NOSIGNAL
-    int MSG_DONTWAIT
-
 cdef enum:
-    VECTORS = 64
     FIRST_READ = 16 << 10        # bytes to receive where a response begins: these are copied if the response is large
     TURN_BYTES = 4 << 20         # bytes to receive from one socket before the others have their turn
     ENCRYPTED_AT_ONCE = 64 << 10
@@ -45,35 +32,18 @@ cdef void socket_mark_ready(client_socket_t *socket) noexcept nogil:
     if socket.in_ready:
         return
     socket.in_ready = True
-    socket.next_ready = NULL
-    if p.ready == NULL:
-        p.ready = socket
-    else:
-        p.ready_tail.next_ready = socket
-    p.ready_tail = socket
+    queue_push(p.ready, p.ready_tail, socket, socket.next_ready)
 
 
 cdef void socket_unmark(client_socket_t *socket) noexcept nogil:
     """Take the socket out of the pump's lists of dirty and of ready sockets."""
     cdef pump_t *p = socket.pump
     cdef client_socket_t **link = &p.dirty
-    cdef client_socket_t *previous = NULL
-    cdef client_socket_t *each = p.ready
     while link[0] != NULL and link[0] != socket:
         link = &link[0].next_dirty
     if link[0] != NULL:
         link[0] = socket.next_dirty
-    while each != NULL and each != socket:
-        previous = each
-        each = each.next_ready
-    if each == NULL:
-        return
-    if previous == NULL:
-        p.ready = socket.next_ready
-    else:
-        previous.next_ready = socket.next_ready
-    if p.ready_tail == socket:
-        p.ready_tail = previous
+    queue_remove(p.ready, p.ready_tail, socket, socket.next_ready)
 
 
 cdef void socket_close(client_socket_t *socket, const char *reason) noexcept nogil:
@@ -88,18 +58,9 @@ cdef void socket_close(client_socket_t *socket, const char *reason) noexcept nog
 
 # --- sending ----------------------------------------------------------------------------------------------
 
-cdef void append(exchange_t **head, exchange_t **tail, exchange_t *exchange) noexcept nogil:
-    exchange.next = NULL
-    if head[0] == NULL:
-        head[0] = exchange
-    else:
-        tail[0].next = exchange
-    tail[0] = exchange
-
-
 cdef void socket_send(client_socket_t *socket, exchange_t *exchange) noexcept nogil:
     if socket.held and not socket.closing:
-        append(&socket.held_back, &socket.held_back_tail, exchange)
+        queue_push(socket.held_back, socket.held_back_tail, exchange, exchange.next)
         socket.in_flight += 1
         watch_deadline(socket, exchange)
         return
@@ -122,7 +83,7 @@ cdef void enqueue(client_socket_t *socket, exchange_t *exchange) noexcept nogil:
     store_u32(<uint8_t *>exchange.pieces[0].iov_base + 8, <uint32_t>exchange.correlation_id)
     for i in range(exchange.piece_count):
         socket.unsent += exchange.pieces[i].iov_len
-    append(&socket.queue, &socket.queue_tail, exchange)
+    queue_push(socket.queue, socket.queue_tail, exchange, exchange.next)
     socket.pump.requests += 1
     socket_mark_dirty(socket)
 
@@ -162,7 +123,7 @@ cdef void passed(client_socket_t *socket, int64_t sent) noexcept nogil:
             socket.in_flight -= 1
             exchange.answered(exchange.owner, exchange, socket, NULL, 0, NULL)
         else:
-            append(&socket.waiting, &socket.waiting_tail, exchange)
+            queue_push(socket.waiting, socket.waiting_tail, exchange, exchange.next)
         if left == 0:
             return
         exchange = socket.queue
@@ -226,8 +187,7 @@ cdef int64_t encrypt(client_socket_t *socket, iovec *vectors, size_t count) noex
 
     Return the number of plain bytes that were encrypted, or -1 if the transport cannot.
     """
-    cdef object plain
-    cdef object wire
+    cdef bytes plain
     cdef int64_t size = 0
     cdef int64_t at = 0
     cdef size_t i
@@ -241,22 +201,10 @@ cdef int64_t encrypt(client_socket_t *socket, iovec *vectors, size_t count) noex
                 break
             memcpy(PyBytes_AS_STRING(plain) + at, vectors[i].iov_base, min(size - at, <int64_t>vectors[i].iov_len))
             at += min(size - at, <int64_t>vectors[i].iov_len)
-        wire = (<object>socket.transport).encrypt(plain)
-        if type(wire) is not bytes:
-            return -1
+        wire_seal(&socket.wire, socket.transport, plain)
     except Exception:
         return -1
-    Py_INCREF(wire)
-    socket.wire = <PyObject *>wire
-    socket.wire_data = PyBytes_AS_STRING(wire)
-    socket.wire_size = PyBytes_GET_SIZE(wire)
-    socket.wire_at = 0
     return size
-
-
-cdef void drop_wire(client_socket_t *socket) noexcept with gil:
-    Py_DECREF(<object>socket.wire)
-    socket.wire = NULL
 
 
 cdef void flush_encrypted(client_socket_t *socket) noexcept nogil:
@@ -264,7 +212,7 @@ cdef void flush_encrypted(client_socket_t *socket) noexcept nogil:
     cdef int64_t size
     cdef ssize_t sent
     while not socket.blocked and not socket.closing:
-        if socket.wire == NULL:
+        if socket.wire.sealed == NULL:
             if socket.queue == NULL:
                 return
             size = encrypt(socket, vectors, gather(socket, vectors))
@@ -272,15 +220,13 @@ cdef void flush_encrypted(client_socket_t *socket) noexcept nogil:
                 socket_close(socket, "its transport cannot encrypt")
                 return
             passed(socket, size)
-        while socket.wire_at < socket.wire_size:
-            sent = send(socket.fd, socket.wire_data + socket.wire_at, socket.wire_size - socket.wire_at,
-                        MSG_NOSIGNAL | MSG_DONTWAIT)
+        while wire_has_rest(&socket.wire):
+            sent = wire_send(&socket.wire, socket.fd)
             if sent >= 0:
-                socket.wire_at += sent
                 socket.bytes_out += sent
             elif stuck(socket):
                 return
-        drop_wire(socket)
+        wire_drop(&socket.wire)
 
 
 # --- receiving --------------------------------------------------------------------------------------------
@@ -300,7 +246,7 @@ cdef void socket_receive(client_socket_t *socket) noexcept nogil:
         else:
             into = socket.pump.scratch
             asked = FIRST_READ if socket.transport == NULL else RECEIVE_SCRATCH
-        got = recv(socket.fd, into, asked, MSG_DONTWAIT)
+        got = receive_bytes(socket.fd, into, asked)
         if got > 0:
             budget -= got
             socket.bytes_in += got
@@ -327,7 +273,7 @@ cdef void socket_receive(client_socket_t *socket) noexcept nogil:
 cdef void decrypt(client_socket_t *socket, int64_t size) noexcept with gil:
     cdef const uint8_t[::1] plain
     try:
-        plain = (<object>socket.transport).decrypt(PyBytes_FromStringAndSize(<char *>socket.pump.scratch, size))
+        plain = opened(socket.transport, socket.pump.scratch, size)
     except Exception as error:
         socket_close(socket, f"TLS: {error}".encode())
         return

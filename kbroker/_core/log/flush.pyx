@@ -3,6 +3,7 @@
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
 from kbroker._core.base.clock cimport monotonic_ns
+from kbroker._core.base.links cimport queue_push
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.io cimport io_sync
@@ -93,12 +94,7 @@ cdef void request_flush(partition_t *p) noexcept nogil:
 
 cdef void enqueue_flush(log_dir_t *d, partition_t *p) noexcept nogil:
     p.flush_state = FLUSH_QUEUED
-    p.flush_next = NULL
-    if d.flush_tail != NULL:
-        d.flush_tail.flush_next = p
-    else:
-        d.flush_head = p
-    d.flush_tail = p
+    queue_push(d.flush_head, d.flush_tail, p, p.flush_next)
     condition_signal(&d.wanted)
 
 
@@ -113,8 +109,6 @@ cdef void flusher_loop(log_dir_t *d) noexcept nogil:
         if p == NULL:
             break
         d.flush_head = p.flush_next
-        if d.flush_head == NULL:
-            d.flush_tail = NULL
         p.flush_state = FLUSH_RUNNING
         mutex_unlock(&d.lock)
         partition_flush(p, -1)

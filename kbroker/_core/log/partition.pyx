@@ -14,6 +14,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.clock cimport monotonic_ns
+from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.flush cimport request_flush
@@ -605,11 +606,7 @@ cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t 
     partition_ref(p)
     waiter.partition = p
     waiter.committed = committed
-    waiter.previous = NULL
-    waiter.next = p.fetch_waiters
-    if waiter.next != NULL:
-        waiter.next.previous = waiter
-    p.fetch_waiters = waiter
+    chain_push(p.fetch_waiters, waiter, waiter.next, waiter.previous)
     mutex_unlock(&p.lock)
     return True
 
@@ -619,12 +616,7 @@ cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil:
     if p == NULL:
         return
     mutex_lock(&p.lock)
-    if waiter.previous != NULL:
-        waiter.previous.next = waiter.next
-    else:
-        p.fetch_waiters = waiter.next
-    if waiter.next != NULL:
-        waiter.next.previous = waiter.previous
+    chain_remove(p.fetch_waiters, waiter, waiter.next, waiter.previous)
     waiter.partition = NULL
     mutex_unlock(&p.lock)
     partition_unref(p)

@@ -16,6 +16,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.base.mailbox cimport mail_t, mailbox_t
+from kbroker._core.base.sealing cimport wire_t
 from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
 from kbroker._core.log.partition cimport ack_waiter_t, segment_t
 from kbroker._core.server.cold_reader cimport cold_reader_t, warm_t
@@ -145,10 +146,7 @@ ctypedef struct conn_t:
     int64_t warm_until
     PyObject *info           # owned; the Connection that Python sees, made on first use
     PyObject *transport      # owned; encrypts and decrypts; NULL for a plain socket
-    PyObject *wire           # owned; a bytes object with encrypted bytes that are being sent; NULL: none
-    const char *wire_data    # its bytes
-    int64_t wire_size
-    int64_t wire_at          # how many of them have been sent
+    wire_t wire              # encrypted bytes that are being sent
     processor_t *processor
     const char *reason       # why it is closed; NULL: nothing to log
     uint64_t bytes_in

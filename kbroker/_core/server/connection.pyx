@@ -5,6 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64
@@ -39,7 +40,6 @@ cdef slot_t *slot_new(conn_t *conn, request_t *request) noexcept nogil:
         slot.mail.box = p.mailbox
         slot.acks_mail.kind = MAIL_ACKS
         slot.acks_mail.box = p.mailbox
-    slot.next = NULL
     slot.conn = conn
     slot.state = SLOT_RUNNING
     slot.outcome = SLOT_CLOSE
@@ -50,11 +50,7 @@ cdef slot_t *slot_new(conn_t *conn, request_t *request) noexcept nogil:
     slot.correlation_id = request.correlation_id
     slot.received_ns = p.now_ns
     slot.size = 0
-    if conn.slots_tail == NULL:
-        conn.slots = slot
-    else:
-        conn.slots_tail.next = slot
-    conn.slots_tail = slot
+    queue_push(conn.slots, conn.slots_tail, slot, slot.next)
     conn.slot_count += 1
     return slot
 
@@ -175,8 +171,6 @@ cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil:
     cdef int64_t latency_ns = now_ns - slot.received_ns
     cdef bint held_back = overloaded(conn)
     conn.slots = slot.next
-    if conn.slots == NULL:
-        conn.slots_tail = NULL
     conn.slot_count -= 1
     if slot.state == SLOT_READY:
         conn.unsent -= <int64_t>slot.out.size
@@ -214,12 +208,7 @@ cdef void conn_ready(conn_t *conn) noexcept nogil:
     if conn.in_ready or conn.closing or not (conn.readable or conn.partial != NULL):
         return
     conn.in_ready = True
-    conn.next_ready = NULL
-    if p.ready_tail == NULL:
-        p.ready = conn
-    else:
-        p.ready_tail.next_ready = conn
-    p.ready_tail = conn
+    queue_push(p.ready, p.ready_tail, conn, conn.next_ready)
 
 
 cdef void conn_dirty(conn_t *conn) noexcept nogil:
@@ -227,19 +216,12 @@ cdef void conn_dirty(conn_t *conn) noexcept nogil:
     if conn.in_dirty or conn.closing:
         return
     conn.in_dirty = True
-    conn.next_dirty = NULL
-    if p.dirty_tail == NULL:
-        p.dirty = conn
-    else:
-        p.dirty_tail.next_dirty = conn
-    p.dirty_tail = conn
+    queue_push(p.dirty, p.dirty_tail, conn, conn.next_dirty)
 
 
 cdef conn_t *take_ready(processor_t *p) noexcept nogil:
     cdef conn_t *conn = p.ready
     p.ready = conn.next_ready
-    if p.ready == NULL:
-        p.ready_tail = NULL
     conn.in_ready = False
     return conn
 
@@ -247,40 +229,16 @@ cdef conn_t *take_ready(processor_t *p) noexcept nogil:
 cdef conn_t *take_dirty(processor_t *p) noexcept nogil:
     cdef conn_t *conn = p.dirty
     p.dirty = conn.next_dirty
-    if p.dirty == NULL:
-        p.dirty_tail = NULL
     conn.in_dirty = False
     return conn
 
 
 cdef void conn_unlink(conn_t *conn) noexcept nogil:
     cdef processor_t *p = conn.processor
-    cdef conn_t *other
-    cdef conn_t *before
     if conn.in_ready:
-        before = NULL
-        other = p.ready
-        while other != conn:
-            before = other
-            other = other.next_ready
-        if before == NULL:
-            p.ready = conn.next_ready
-        else:
-            before.next_ready = conn.next_ready
-        if p.ready_tail == conn:
-            p.ready_tail = before
+        queue_remove(p.ready, p.ready_tail, conn, conn.next_ready)
     if conn.in_dirty:
-        before = NULL
-        other = p.dirty
-        while other != conn:
-            before = other
-            other = other.next_dirty
-        if before == NULL:
-            p.dirty = conn.next_dirty
-        else:
-            before.next_dirty = conn.next_dirty
-        if p.dirty_tail == conn:
-            p.dirty_tail = before
+        queue_remove(p.dirty, p.dirty_tail, conn, conn.next_dirty)
 
 
 cdef void conn_close(conn_t *conn, const char *reason) noexcept nogil:
@@ -298,7 +256,7 @@ cdef void conn_refuse(conn_t *conn, const char *reason) noexcept nogil:
         return
     conn.refused = True
     conn.reason = reason
-    if conn.slots == NULL and conn.wire == NULL:
+    if conn.slots == NULL and conn.wire.sealed == NULL:
         conn_close(conn, reason)
 
 

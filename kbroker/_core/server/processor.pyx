@@ -18,11 +18,13 @@ from kbroker._core.base.clock cimport monotonic_ns, wall_ms
 from kbroker._core.base.epoll cimport (
     EPOLL_CLOEXEC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
+from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.mailbox cimport (
     MAIL_ACKS, MAIL_CONNECTION, MAIL_FETCH, MAIL_SLOT, mail_t, mailbox_awake, mailbox_close, mailbox_is_empty,
     mailbox_may_sleep, mailbox_open, mailbox_wake, post, take_all, take_next,
 )
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_take
+from kbroker._core.base.sealing cimport wire_drop
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, mutex_destroy, mutex_init,
     mutex_lock, mutex_unlock,
@@ -344,7 +346,7 @@ cdef class Processor:
         cdef bint stopping = False
         while True:
             count = self.wait()
-            self.gathers = count >= CROWD or p.ready != p.ready_tail
+            self.gathers = count >= CROWD or (p.ready != NULL and p.ready.next_ready != NULL)
             for i in range(count):
                 if events[i].data.ptr != NULL:
                     self.on_event(<conn_t *>events[i].data.ptr, events[i].events)
@@ -466,10 +468,7 @@ cdef class Processor:
     cdef void welcome(self, conn_t *conn) noexcept nogil:
         cdef processor_t *p = self.p
         conn.id = next_connection_id()
-        conn.next = p.conns
-        if p.conns != NULL:
-            p.conns.previous = conn
-        p.conns = conn
+        chain_push(p.conns, conn, conn.next, conn.previous)
         conn.last_active_ms = p.now_ns // 1_000_000
         if p.idle_ms >= 0:
             wheel_add(p.wheel, &conn.idle, conn.last_active_ms + p.idle_ms)
@@ -530,15 +529,10 @@ cdef class Processor:
             conn.warm.conn = NULL
             p.orphans += 1
         partial_free(conn)
-        if conn.reason != NULL or conn.info != NULL or conn.transport != NULL or conn.wire != NULL:
+        if conn.reason != NULL or conn.info != NULL or conn.transport != NULL or conn.wire.sealed != NULL:
             self.say_goodbye(conn)
         close(conn.fd)
-        if conn.previous != NULL:
-            conn.previous.next = conn.next
-        else:
-            p.conns = conn.next
-        if conn.next != NULL:
-            conn.next.previous = conn.previous
+        chain_remove(p.conns, conn, conn.next, conn.previous)
         self.note_closed(conn.token)
         atomic_add_i32(&p.conn_count, -1)
         free(conn)
@@ -560,7 +554,7 @@ cdef class Processor:
         cdef conn_t *conn = self.p.conns
         while conn != NULL:
             conn.ended = True
-            if conn.fetch != NULL or (conn.slots == NULL and conn.wire == NULL):
+            if conn.fetch != NULL or (conn.slots == NULL and conn.wire.sealed == NULL):
                 conn_close(conn, NULL)
             conn = conn.next
         while self.p.doomed != NULL:
@@ -599,5 +593,4 @@ cdef class Processor:
             Py_DECREF(<object>conn.info)
         if conn.transport != NULL:
             Py_DECREF(<object>conn.transport)
-        if conn.wire != NULL:
-            Py_DECREF(<object>conn.wire)
+        wire_drop(&conn.wire)

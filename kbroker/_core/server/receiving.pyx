@@ -1,9 +1,10 @@
 """Receives bytes and serves the frames in them; see receiving.pxd."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t
 
+from kbroker._core.base.sealing cimport opened
+from kbroker._core.base.sockets cimport receive_bytes
 from kbroker._core.server.connection cimport (
     conn_close, conn_ready, conn_refuse, conn_t, overloaded, partial_append, partial_free, partial_keep, partial_room,
     processor_t,
@@ -12,10 +13,6 @@ from kbroker._core.server.routing cimport serve
 from kbroker._core.server.sending cimport send_ready
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport load_u32
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void *data, size_t size, int flags)
-    int MSG_DONTWAIT
 
 cdef enum:
     FIRST_READ = 64 << 10        # bytes received at once while there is no incomplete frame
@@ -44,7 +41,7 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
             break
         if conn.partial == NULL or conn.transport != NULL:
             asked = FIRST_READ
-            got = recv(conn.fd, p.scratch, asked, MSG_DONTWAIT)
+            got = receive_bytes(conn.fd, p.scratch, asked)
         else:
             if not partial_room(conn):
                 conn_close(conn, "memory is out")
@@ -53,7 +50,7 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
             if conn.partial_size - conn.partial_at >= 4:
                 asked = min(asked, 4 + <int64_t>load_u32(conn.partial + conn.partial_at)
                             - (conn.partial_size - conn.partial_at))
-            got = recv(conn.fd, conn.partial + conn.partial_size, asked, MSG_DONTWAIT)
+            got = receive_bytes(conn.fd, conn.partial + conn.partial_size, asked)
         if got > 0:
             budget -= got
             conn.bytes_in += got
@@ -70,7 +67,7 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
         elif got == 0:
             conn.readable = False
             conn.ended = True
-            if conn.slots == NULL and conn.wire == NULL:
+            if conn.slots == NULL and conn.wire.sealed == NULL:
                 conn_close(conn, NULL)
         elif errno == EAGAIN:
             conn.readable = False
@@ -123,7 +120,7 @@ cdef void serve_partial(Serving serving, conn_t *conn) noexcept nogil:
 cdef void decrypt(Serving serving, conn_t *conn, int64_t size) noexcept with gil:
     cdef const uint8_t[::1] plain
     try:
-        plain = (<object>conn.transport).decrypt(PyBytes_FromStringAndSize(<char *>serving.p.scratch, size))
+        plain = opened(conn.transport, serving.p.scratch, size)
         if plain.shape[0] and not partial_append(conn, &plain[0], plain.shape[0]):
             conn_close(conn, "memory is out")
     except Exception:

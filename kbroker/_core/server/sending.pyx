@@ -7,8 +7,7 @@ With a transport (TLS), plaintext is gathered in bounded pieces, with file regio
 interpreter.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc
@@ -16,7 +15,8 @@ from libc.string cimport memcpy
 
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport MAIL_WARM
-from kbroker._core.base.sockets cimport iovec, send_vectors
+from kbroker._core.base.sealing cimport wire_drop, wire_has_rest, wire_seal, wire_send
+from kbroker._core.base.sockets cimport VECTORS, iovec, send_vectors
 from kbroker._core.log.partition cimport segment_ref, segment_t
 from kbroker._core.server.cold_reader cimport resident_prefix, warm_ask, warm_t
 from kbroker._core.server.connection cimport (
@@ -38,7 +38,6 @@ cdef extern from * nogil:
     #endif
     #include <errno.h>
     #include <sys/sendfile.h>
-    #include <sys/socket.h>
     #include <sys/uio.h>
     #include <time.h>
     #include <unistd.h>
@@ -63,13 +62,9 @@ cdef extern from * nogil:
     """
     ssize_t send_region(int fd, int file, int64_t position, size_t size)
     ssize_t read_region(int file, void *data, size_t size, int64_t position, bint nowait)
-    ssize_t send(int fd, const void *data, size_t size, int flags)
-    int MSG_NOSIGNAL
-    int MSG_DONTWAIT
 
 cdef enum:
     API_PRODUCE = 0
-    VECTORS = 64
     REGION_STEP = 1 << 20        # bytes of a file region that are tested, read ahead and sent at a time
 
     GATHER_END = 0               # nothing more is ready
@@ -243,7 +238,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
         conn.last_active_ms = conn.processor.now_ns // 1_000_000
     while slot != NULL and slot.state != SLOT_RUNNING:
         if slot.state == SLOT_CLOSE:
-            if conn.wire != NULL:
+            if conn.wire.sealed != NULL:
                 break
             conn_close(conn, conn.reason if conn.reason != NULL else why_closed(slot))
             return False
@@ -259,7 +254,7 @@ cdef bint passed(conn_t *conn, int64_t size) noexcept nogil:
         slot_pop(conn, now_ns)
         conn.warm_segment = NULL
         slot = conn.slots
-    if slot == NULL and (conn.ended or conn.refused) and conn.wire == NULL:
+    if slot == NULL and (conn.ended or conn.refused) and conn.wire.sealed == NULL:
         conn_close(conn, NULL)
     return not conn.closing
 
@@ -328,24 +323,11 @@ cdef void send_plain(conn_t *conn) noexcept nogil:
 
 cdef int encrypt(conn_t *conn, int64_t size) noexcept with gil:
     """Encrypt the first `size` bytes of the scratch into conn.wire. -1: the transport failed."""
-    cdef object wire
     try:
-        wire = (<object>conn.transport).encrypt(PyBytes_FromStringAndSize(<char *>conn.processor.send_scratch, size))
-        if type(wire) is not bytes:
-            raise TypeError(f"encrypt returned {type(wire).__name__}")
+        wire_seal(&conn.wire, conn.transport, PyBytes_FromStringAndSize(<char *>conn.processor.send_scratch, size))
     except Exception:
         return -1
-    Py_INCREF(wire)
-    conn.wire = <PyObject *>wire
-    conn.wire_data = PyBytes_AS_STRING(wire)
-    conn.wire_size = PyBytes_GET_SIZE(wire)
-    conn.wire_at = 0
     return 0
-
-
-cdef void drop_wire(conn_t *conn) noexcept with gil:
-    Py_DECREF(<object>conn.wire)
-    conn.wire = NULL
 
 
 cdef void send_encrypted(conn_t *conn) noexcept nogil:
@@ -354,7 +336,7 @@ cdef void send_encrypted(conn_t *conn) noexcept nogil:
     cdef ssize_t sent
     cdef int64_t budget = SEND_TURN
     while True:
-        if conn.wire == NULL:
+        if conn.wire.sealed == NULL:
             outcome = gather(conn, &g, True)
             if g.size:
                 if encrypt(conn, g.size) < 0:
@@ -371,15 +353,13 @@ cdef void send_encrypted(conn_t *conn) noexcept nogil:
             else:
                 passed(conn, 0)
                 return
-        while conn.wire_at < conn.wire_size:
-            sent = send(conn.fd, conn.wire_data + conn.wire_at, conn.wire_size - conn.wire_at,
-                        MSG_NOSIGNAL | MSG_DONTWAIT)
+        while wire_has_rest(&conn.wire):
+            sent = wire_send(&conn.wire, conn.fd)
             if sent >= 0:
-                conn.wire_at += sent
                 budget -= sent
             elif stuck(conn):
                 return
-        drop_wire(conn)
+        wire_drop(&conn.wire)
         if budget <= 0:
             conn_dirty(conn)
             return

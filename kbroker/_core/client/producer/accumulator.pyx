@@ -9,6 +9,7 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.futex cimport futex_wait, futex_wake_all
+from kbroker._core.base.links cimport queue_push
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.outgoing cimport (
     NUMBER_STEP,
@@ -44,13 +45,8 @@ cdef void make_active(accumulator_t *a, queue_t *queue) noexcept nogil:
 cdef void compress_later(accumulator_t *a, outgoing_t *batch) noexcept nogil:
     batch.codec = a.codec
     batch.compressing = True
-    batch.next_raw = NULL
     atomic_add_i32(&batch.references, 1)
-    if a.raw_tail == NULL:
-        a.raw_head = batch
-    else:
-        a.raw_tail.next_raw = batch
-    a.raw_tail = batch
+    queue_push(a.raw_head, a.raw_tail, batch, batch.next_raw)
     atomic_add_i32(&a.raw_came, 1)
     futex_wake_all(&a.raw_came)
 

@@ -38,8 +38,6 @@ cdef class Compressor:
             self.batch = a.raw_head
             if self.batch != NULL:
                 a.raw_head = self.batch.next_raw
-                if a.raw_head == NULL:
-                    a.raw_tail = NULL
             mutex_unlock(&a.lock)
             if self.batch != NULL:
                 return PyMemoryView_FromMemory(<char *>self.batch.data + BATCH_HEADER_SIZE, self.batch.size - BATCH_HEADER_SIZE, PyBUF_READ)

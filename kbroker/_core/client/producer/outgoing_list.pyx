@@ -1,13 +1,10 @@
 """Lists of batches, linked by `next`; see outgoing_list.pxd."""
 
+from kbroker._core.base.links cimport queue_push, queue_remove
+
 
 cdef void list_push(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    batch.next = NULL
-    if items.tail == NULL:
-        items.head = batch
-    else:
-        items.tail.next = batch
-    items.tail = batch
+    queue_push(items.head, items.tail, batch, batch.next)
 
 
 cdef void list_push_front(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
@@ -27,22 +24,9 @@ cdef outgoing_t *list_pop(outgoing_list_t *items) noexcept nogil:
     return batch
 
 
-cdef bint list_remove(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
-    cdef outgoing_t *before = NULL
-    cdef outgoing_t *at = items.head
-    while at != NULL and at != batch:
-        before = at
-        at = at.next
-    if at == NULL:
-        return False
-    if before == NULL:
-        items.head = batch.next
-    else:
-        before.next = batch.next
-    if items.tail == batch:
-        items.tail = before
+cdef void list_remove(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
+    queue_remove(items.head, items.tail, batch, batch.next)
     batch.next = NULL
-    return True
 
 
 cdef void list_insert(outgoing_list_t *items, outgoing_t *batch) noexcept nogil:
