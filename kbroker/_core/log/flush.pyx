@@ -172,7 +172,7 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
         mutex_unlock(&p.lock)
         mutex_unlock(&p.flush_lock)
         # Without flush_lock: storage.Log flushes too, while it holds its own lock.
-        code = prepare(p, next.need.kind, next.need.base_offset)
+        code = meet_need(p, &next.need)
         if code:
             # The waiting acks get the error; the records stay and are flushed when that works again.
             mutex_lock(&p.lock)
@@ -185,7 +185,7 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
 cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) noexcept nogil:
     """Return the next step of a flush (`lock` held).
 
-    FLUSH_DUE: sync next.segment, a reference. NEEDS_HANDLER: prepare `next.need`. Else the outcome: 0 or an error code.
+    FLUSH_DUE: sync next.segment, a reference. NEEDS_HANDLER: meet `next.need`. Else the outcome: 0 or an error code.
     """
     cdef segment_t *s
     cdef int32_t i
@@ -198,7 +198,7 @@ cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) no
         return 0
     s = p.segments[i]
     if s.fd < 0 or not s.entry_synced:
-        next.need.kind = PREPARE_SEGMENT if s.fd < 0 else PREPARE_DIRECTORY
+        next.need.kind = NEED_SEGMENT if s.fd < 0 else NEED_DIRECTORY
         next.need.base_offset = s.base_offset
         return NEEDS_HANDLER
     segment_ref(s)

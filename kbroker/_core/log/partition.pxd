@@ -1,8 +1,8 @@
 """Hot state of a partition's log: what an append and a read touch, as C structs with one small lock each.
 
-Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers; the functions here append to the active segment
-and wake waiting fetches without the interpreter. position.pxd finds offsets, flush.pxd flushes and releases waiting
-acknowledgements, partition_state.pxd lets Python drive it all.
+Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers. What runs without the interpreter is in
+append.pxd (appends), position.pxd (finds offsets) and flush.pxd (flushes, releases waiting acknowledgements);
+partition_state.pxd lets Python drive it all. Here are the structs, their references, and fetches that wait.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps
 live until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
@@ -21,13 +21,13 @@ Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. A thread gives
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._core.base.mailbox cimport mail_t
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_load_i64, condition_t, mutex_t
+from kbroker._core.base.mailbox cimport mail_t, post
+from kbroker._core.base.sync cimport (
+    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, condition_t, mutex_t,
+)
 from kbroker._core.log.producers cimport producers_t
 from kbroker._core.log.verifications cimport verifications_t
 from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR
-from kbroker._core.wire.record_batch cimport batch_info_t
-from kbroker._core.wire.transaction_marker cimport marker_t
 
 cdef enum:
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
@@ -183,13 +183,6 @@ ctypedef struct partition_t:
     partition_t *name_next     # Registry's chains
     partition_t *id_next
 
-ctypedef struct append_result_t:
-    int64_t base_offset
-    int64_t last_offset
-    int64_t log_append_time    # ms; -1 unless the topic has LogAppendTime
-    int64_t log_start_offset
-    bint must_wait             # the ack has to wait until flushed_offset > last_offset
-
 ctypedef struct aborted_t:
     # An aborted transaction that may have records among those that a fetch gets.
     int64_t producer_id
@@ -213,32 +206,7 @@ cdef inline void segment_ref(segment_t *s) noexcept nogil:
     atomic_add_i32(&s.refs, 1)
 cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptors and unmaps
 
-# --- appending ----------------------------------------------------------------------------------------
-# `may_block` true: the caller is a request handler thread without the GIL. The call then opens, rolls and waits for a
-# stalled directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. `may_block` false:
-# NEEDS_HANDLER means that nothing was changed and that the same call has to be made again from a handler thread.
-
-ctypedef struct appender_t:
-    # Who appends a batch, and what is known of its transaction.
-    int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
-    int64_t guard              # as partition_verify gave it; NO_GUARD: no coordinator was asked
-    bint adds                  # a batch that begins a transaction also adds the partition to it (KIP-890, part 2)
-    const marker_t *marker     # NULL: a batch of records; else the batch is this marker, the end of a transaction
-
-# Append one validated batch (batch_check and batch_walk have passed): stamp offsets, epoch and timestamps in place,
-# then one write(2). `now_ms` is the wall clock. Returns:
-# 0: appended, `result` is set. For a duplicate of an idempotent batch `result` has the first append's offsets. When
-#    result.must_wait is set, the flush has been requested already.
-# NEEDS_HANDLER: the log is closed, a roll is due, or the directory is stalled.
-# NEEDS_VERIFICATION: nothing was changed. Call partition_verify, ask the coordinator, repeat the call with the guard.
-# Else a Kafka error code.
-cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
-                          bint may_block, append_result_t *result) noexcept nogil
-# Get the guard for a transaction, before its coordinator is asked whether the partition belongs to it or, with `adds`,
-# is asked to add the partition. May block. Returns 0 and sets `guard` (NO_GUARD: nobody has to be asked), or returns an
-# error code. A later marker of the producer makes the guard invalid (verifications.pxd has the exception).
-cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil
-
+# --- visibility -------------------------------------------------------------------------------------
 # The offset up to which a fetch may see now: last stable offset (`committed`) or high watermark. Where only flushed
 # records are visible (log.flush.visibility), it is not beyond flushed_offset.
 cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil:
@@ -256,17 +224,17 @@ cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexce
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 
-# --- for position.pyx, flush.pyx and partition_state.pyx -----------------------------------------
+# --- for the other modules of this folder -------------------------------------------------------------
 cdef enum:
-    # What storage.Log.prepare is asked to do.
-    PREPARE_NOTHING = 0        # nothing: repeat the call on a handler thread
-    PREPARE_OPEN = 1           # open the log, which is closed
-    PREPARE_ROLL = 2           # roll: the segment with this base offset is full or too old
-    PREPARE_INDEX = 3          # open the indexes of the segment with this base offset
-    PREPARE_SEGMENT = 4        # open the segment with this base offset, which is closed
-    PREPARE_DIRECTORY = 5      # make the names of the files of the segment with this base offset durable
-    PREPARE_TIME_INDEX = 6     # map the time index of the inactive segment with this base offset
-    PREPARE_ABORTED = 7        # make or map the .txnindex of the segment with this base offset
+    # need_t.kind
+    NEED_NOTHING = 0        # nothing: repeat the call on a handler thread
+    NEED_OPEN = 1           # open the log, which is closed
+    NEED_ROLL = 2           # roll: the segment with this base offset is full or too old
+    NEED_INDEX = 3          # open the indexes of the segment with this base offset
+    NEED_SEGMENT = 4        # open the segment with this base offset, which is closed
+    NEED_DIRECTORY = 5      # make the names of the files of the segment with this base offset durable
+    NEED_TIME_INDEX = 6     # map the time index of the inactive segment with this base offset
+    NEED_ABORTED = 7        # make or map the .txnindex of the segment with this base offset
 
 # 0 if the partition serves requests, NEEDS_HANDLER if it is closed, else the error code to answer.
 cdef inline int refusal(partition_t *p) noexcept nogil:
@@ -278,27 +246,46 @@ cdef inline int refusal(partition_t *p) noexcept nogil:
     return 0 if state == PARTITION_OPEN else NEEDS_HANDLER
 
 ctypedef struct need_t:
-    # What a call that returns NEEDS_HANDLER needs storage.Log.prepare to do.
-    int kind                   # PREPARE_*
+    # What storage.Log has to do before a call that returned NEEDS_HANDLER is made again.
+    int kind                   # NEED_*
     int64_t base_offset        # of the segment; -1 for the log as a whole
 
-# Let storage.Log do it. Returns 0 (try again) or the error code to answer.
-cdef int prepare(partition_t *p, int kind, int64_t base_offset) noexcept with gil
+# Let storage.Log do it (Log.meet_need). Returns 0 (try again) or the error code to answer.
+cdef int meet_need(partition_t *p, const need_t *need) noexcept with gil
 # The disk is broken (`failed`: -errno): directory_failed makes the log directory refuse everything from here on and
 # tells the server. A caller that must not hold its lock while the server is told calls the two halves instead:
 # take_offline under the lock, which returns whether the failure is news, and if it is, tell_offline without the lock.
 cdef void directory_failed(partition_t *p, int failed) noexcept nogil
 cdef bint take_offline(partition_t *p) noexcept nogil
 cdef void tell_offline(partition_t *p, int failed) noexcept with gil
-# Entries of the two indexes, pending ones included.
-cdef int32_t index_count(segment_t *s) noexcept nogil
-cdef int32_t time_index_count(segment_t *s) noexcept nogil
-cdef int spill_indexes(partition_t *p, segment_t *s) noexcept nogil
-cdef void add_time_entry(segment_t *s) noexcept nogil
+# Handle a write that failed (`failed`: -errno). Returns the error code to answer.
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
-cdef void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil
-# Compute the last stable offset anew (`lock` held). Returns whether it has moved.
-cdef bint settle_last_stable(partition_t *p) noexcept nogil
+
+
+cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil:
+    """Tell waiting fetches of `size` more bytes, `committed_size` for fetches of committed records (`lock` held)."""
+    cdef fetch_waiter_t *waiter = p.fetch_waiters
+    cdef int64_t more
+    while waiter != NULL:
+        more = committed_size if waiter.committed else size
+        if more and atomic_add_i64(waiter.bytes_missing, -more) <= 0:
+            post(waiter.mail)
+        waiter = waiter.next
+
+
+cdef inline bint settle_last_stable(partition_t *p) noexcept nogil:
+    """Compute the last stable offset anew (`lock` held). Return whether it has moved."""
+    cdef int64_t stable = p.first_undecided
+    if stable < p.log_start_offset:
+        stable = p.log_start_offset
+    if stable > p.high_watermark:
+        stable = p.high_watermark
+    if stable == p.last_stable_offset:
+        return False
+    atomic_store_i64(&p.last_stable_offset, stable)
+    return True
+
+
 # List a segment in partition_t.aborting: it has aborted transactions from now on (both locks held). False: no memory.
 cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil
 # Index of the first of `count` segments whose base offset is at least `base_offset`; `count` without one.

@@ -9,6 +9,7 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
+from kbroker._core.log.append cimport append_result_t, appender_t, partition_append, partition_verify
 from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,

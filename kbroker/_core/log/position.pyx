@@ -55,7 +55,7 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
     held.segments = NULL
     held.count = held.capacity = 0
     while True:
-        need.kind = PREPARE_NOTHING
+        need.kind = NEED_NOTHING
         need.base_offset = -1
         result.segment = NULL
         result.aborted = NULL
@@ -68,10 +68,10 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
             continue
         if code != NEEDS_HANDLER or not patience.may_block:
             break
-        code = prepare(p, need.kind, need.base_offset)
+        code = meet_need(p, &need)
         if code != 0:
             break
-        if need.kind == PREPARE_SEGMENT or need.kind == PREPARE_ABORTED:
+        if need.kind == NEED_SEGMENT or need.kind == NEED_ABORTED:
             hold(p, need.base_offset, &held)
     while held.count:
         held.count -= 1
@@ -110,7 +110,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
     result.last_stable_offset = -1
     result.log_start_offset = -1
     if code == NEEDS_HANDLER:
-        need.kind = PREPARE_OPEN
+        need.kind = NEED_OPEN
     if code and code != KAFKA_STORAGE_ERROR:
         return code
     end = partition_visible_end(p, committed)
@@ -134,7 +134,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
             segment_unref(s)
             continue
         if s.fd < 0:
-            need.kind = PREPARE_SEGMENT
+            need.kind = NEED_SEGMENT
             need.base_offset = s.base_offset
             segment_unref(s)
             return NEEDS_HANDLER
@@ -217,7 +217,7 @@ cdef int collect_aborted(partition_t *p, segment_t *s, int64_t offset, int64_t e
         entries = at.aborted
         count = at.aborted_count
         if count and entries == NULL:
-            need.kind = PREPARE_SEGMENT if at.fd < 0 else PREPARE_ABORTED
+            need.kind = NEED_SEGMENT if at.fd < 0 else NEED_ABORTED
             need.base_offset = at.base_offset
             mutex_unlock(&p.lock)
             return NEEDS_HANDLER
@@ -297,7 +297,7 @@ cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block
     count = s.index_entries
     if count and s.index == NULL:
         if s.index_fd < 0:
-            need.kind = PREPARE_INDEX
+            need.kind = NEED_INDEX
             need.base_offset = s.base_offset
             mutex_unlock(&p.lock)
             return NEEDS_HANDLER
@@ -413,7 +413,7 @@ cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patien
         elif s.index_entries:
             if s.index == NULL and s.index_fd < 0:
                 mutex_unlock(&p.lock)
-                need.kind = PREPARE_INDEX
+                need.kind = NEED_INDEX
                 need.base_offset = s.base_offset
                 return NEEDS_HANDLER
             if s.index == NULL and not map_index(p, s):

@@ -10,6 +10,7 @@ from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.io cimport io_close, io_sync
 from kbroker._core.log.partition cimport *
+from kbroker._core.log.pending_index cimport add_time_entry, index_count, spill_indexes, time_index_count
 from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE
 

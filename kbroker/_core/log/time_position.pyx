@@ -19,12 +19,12 @@ cdef int partition_find_time(partition_t *p, int64_t timestamp, time_result_t *r
     cdef need_t need
     cdef int code
     while True:
-        need.kind = PREPARE_NOTHING
+        need.kind = NEED_NOTHING
         need.base_offset = -1
         code = find_once(p, timestamp, result, &need)
         if code != NEEDS_HANDLER:
             return code
-        code = prepare(p, need.kind, need.base_offset)
+        code = meet_need(p, &need)
         if code != 0:
             return code
 
@@ -37,7 +37,7 @@ cdef int find_once(partition_t *p, int64_t timestamp, time_result_t *result, nee
     result.size = 0
     result.batch = NULL
     if code == NEEDS_HANDLER:
-        need.kind = PREPARE_OPEN
+        need.kind = NEED_OPEN
     while code == 0:
         s = segment_with(p, timestamp, after, result)
         if s == NULL:
@@ -100,7 +100,7 @@ cdef int find_in(partition_t *p, segment_t *s, int64_t timestamp, time_result_t 
     cdef found_t found
     cdef int code
     if s.fd < 0:
-        need.kind = PREPARE_SEGMENT
+        need.kind = NEED_SEGMENT
         need.base_offset = s.base_offset
         return NEEDS_HANDLER
     atomic_store_i32(&s.touched, 1)
@@ -156,7 +156,7 @@ cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *re
             return KAFKA_STORAGE_ERROR
         if s.time_index == NULL:
             mutex_unlock(&p.lock)
-            need.kind = PREPARE_INDEX if s.pending != NULL else PREPARE_TIME_INDEX
+            need.kind = NEED_INDEX if s.pending != NULL else NEED_TIME_INDEX
             need.base_offset = s.base_offset
             return NEEDS_HANDLER
         # The map is valid as long as the segment is referenced; written entries never change.

@@ -29,10 +29,9 @@ from libc.string cimport memcmp
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.base.sync cimport atomic_add_i32
+from kbroker._core.log.append cimport appender_t, partition_append, partition_verify
 from kbroker._core.log.flush cimport partition_await_flush
-from kbroker._core.log.partition cimport (
-    NEEDS_HANDLER, NEEDS_VERIFICATION, appender_t, partition_append, partition_unref, partition_verify,
-)
+from kbroker._core.log.partition cimport NEEDS_HANDLER, NEEDS_VERIFICATION, partition_unref
 from kbroker._core.log.producers cimport FROM_CLIENT
 from kbroker._core.log.verifications cimport NO_GUARD
 from kbroker._core.server.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t

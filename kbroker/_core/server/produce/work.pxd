@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.log.partition cimport append_result_t, partition_t
+from kbroker._core.log.append cimport append_result_t
+from kbroker._core.log.partition cimport partition_t
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
 

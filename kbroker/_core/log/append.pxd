@@ -1,0 +1,40 @@
+"""Appending to a partition's log: one batch, or the marker that ends a transaction.
+
+`may_block` true: the caller is a request handler thread without the GIL. The call then opens, rolls and waits for a
+stalled directory itself, through storage.Log where needed, and never returns NEEDS_HANDLER. `may_block` false:
+NEEDS_HANDLER means that nothing was changed and that the same call has to be made again from a handler thread.
+"""
+
+from libc.stdint cimport int8_t, int64_t, uint8_t
+
+from kbroker._core.log.partition cimport partition_t
+from kbroker._core.wire.record_batch cimport batch_info_t
+from kbroker._core.wire.transaction_marker cimport marker_t
+
+ctypedef struct appender_t:
+    # Who appends a batch, and what is known of its transaction.
+    int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
+    int64_t guard              # as partition_verify gave it; NO_GUARD: no coordinator was asked
+    bint adds                  # a batch that begins a transaction also adds the partition to it (KIP-890, part 2)
+    const marker_t *marker     # NULL: a batch of records; else the batch is this marker, the end of a transaction
+
+ctypedef struct append_result_t:
+    int64_t base_offset
+    int64_t last_offset
+    int64_t log_append_time    # ms; -1 unless the topic has LogAppendTime
+    int64_t log_start_offset
+    bint must_wait             # the ack has to wait until flushed_offset > last_offset
+
+# Append one validated batch (batch_check and batch_walk have passed): stamp offsets, epoch and timestamps in place,
+# then one write(2). `now_ms` is the wall clock. Returns:
+# 0: appended, `result` is set. For a duplicate of an idempotent batch `result` has the first append's offsets. When
+#    result.must_wait is set, the flush has been requested already.
+# NEEDS_HANDLER: the log is closed, a roll is due, or the directory is stalled.
+# NEEDS_VERIFICATION: nothing was changed. Call partition_verify, ask the coordinator, repeat the call with the guard.
+# Else a Kafka error code.
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
+                          bint may_block, append_result_t *result) noexcept nogil
+# Get the guard for a transaction, before its coordinator is asked whether the partition belongs to it or, with `adds`,
+# is asked to add the partition. May block. Returns 0 and sets `guard` (NO_GUARD: nobody has to be asked), or returns an
+# error code. A later marker of the producer makes the guard invalid (verifications.pxd has the exception).
+cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil
