@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.wire import record_batch
 from kbroker.fs import RealFileSystem
 from kbroker.protocol.records import encode_batch
@@ -288,5 +288,5 @@ def bytes_per_producer(count: int = 30_000) -> float:
     tables = [ProducerTable() for _ in range(4)]
     for table in tables:
         for producer in range(count):
-            table.put(producer, 0, -1, TIME, -1, [(at, at, at, 0, TIME) for at in range(5)])
+            table.restore(producer, 0, -1, TIME, -1, [(at, at, at, 0, TIME) for at in range(5)])
     return (machine.memory_mb(os.getpid()) - before) * (1 << 20) / (count * len(tables))

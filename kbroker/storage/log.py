@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
 from kbroker._core.log.partition_state import PartitionState
-from kbroker._core.log.producers import ActiveProducer
+from kbroker._core.log.producer_table import ActiveProducer
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker.fs import FileSystem
 from kbroker.storage import file_names
 from kbroker.storage.producer_state import load_snapshot

@@ -23,7 +23,7 @@ import struct
 from operator import itemgetter
 from typing import NamedTuple
 
-from kbroker._core.log.producers import ProducerTable, RememberedBatch
+from kbroker._core.log.producer_table import ProducerTable, RememberedBatch
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.fs import FileSystem, read_file, replace_file
 from kbroker.model import number_key
@@ -105,7 +105,7 @@ def decode_snapshot(data: bytes) -> ProducerTable:
         if last_offset >= 0:
             first_sequence = (last_sequence - offset_delta) & 0x7FFFFFFF
             batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
-        producers.put(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)
+        producers.restore(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)
     return producers
 
 

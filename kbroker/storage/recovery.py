@@ -17,7 +17,7 @@ import logging
 import os
 from typing import NamedTuple
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_segment
 from kbroker.errors import DiskDamaged, StorageFailed
 from kbroker.fs import FileSystem, read_file, write_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import SegmentScan, scan_segment
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem, write_file

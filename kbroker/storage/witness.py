@@ -10,7 +10,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import FoundBatch, find_batch
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import StorageFailed

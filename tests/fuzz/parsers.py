@@ -20,7 +20,7 @@ from kbroker._core.log.offset_index import (
     offset_entries,
     timestamp_entries,
 )
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import SegmentScan, find_batch, scan_segment
 from kbroker._core.wire.crc import crc32c_of
 from kbroker._core.wire.record_batch import (

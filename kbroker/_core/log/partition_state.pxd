@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t
 
-from kbroker._core.log.segment_list cimport SegmentList
+from kbroker._core.log.segment_indexes cimport SegmentIndexes
 
-cdef class PartitionState(SegmentList):
+cdef class PartitionState(SegmentIndexes):
     """Python's handle on one partition_t."""
     cdef list leave(self, int32_t state)

@@ -5,8 +5,9 @@ from weakref import ReferenceType
 from typing_extensions import Buffer
 
 from kbroker._core.log.directory import LogDirectory
-from kbroker._core.log.producers import ProducerTable
-from kbroker._core.log.segment_list import SegmentHandle, SegmentList, _Segment
+from kbroker._core.log.producer_table import ProducerTable
+from kbroker._core.log.segment_indexes import SegmentIndexes
+from kbroker._core.log.segment_list import SegmentHandle, _Segment
 from kbroker.fs import FileSystem
 
 AS_CLIENT: int
@@ -65,7 +66,7 @@ class _Options(Protocol):
     @property
     def verify_transactions(self) -> bool: ...
 
-class PartitionState(SegmentList):
+class PartitionState(SegmentIndexes):
     def __init__(
         self,
         directory: LogDirectory,

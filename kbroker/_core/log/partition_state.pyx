@@ -17,11 +17,13 @@ from kbroker._core.log.flush cimport (
 from kbroker._core.log.io cimport io_read
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.position cimport endless, partition_read, patience_t
+from kbroker._core.log.producer_table cimport ProducerTable
 from kbroker._core.log.producers cimport (
-    FROM_CLIENT, FROM_COORDINATOR, ProducerTable, producers_copy, producers_expire, producers_first_undecided, producers_free,
-    producers_new, producers_t,
+    FROM_CLIENT, FROM_COORDINATOR, producers_copy, producers_expire, producers_first_undecided, producers_free, producers_new,
+    producers_t,
 )
-from kbroker._core.log.segment_list cimport SegmentList, handle_of
+from kbroker._core.log.segment_indexes cimport SegmentIndexes
+from kbroker._core.log.segment_list cimport handle_of
 from kbroker._core.log.time_position cimport partition_find_time, time_result_t
 from kbroker._core.log.verifications cimport NO_GUARD
 from kbroker._core.wire.crc cimport crc32c
@@ -74,7 +76,7 @@ class TimeSearch(NamedTuple):
     batch: object                # a compressed batch that may have the record; None: there is none
 
 
-cdef class PartitionState(SegmentList):
+cdef class PartitionState(SegmentIndexes):
     """The hot state of one partition. Every method may be called from any thread; none keeps the GIL while it waits."""
 
     def __cinit__(self, LogDirectory directory not None, str topic not None, int partition_id, bytes topic_id not None,

@@ -1,4 +1,7 @@
-"""State of the producers of a partition: epoch, last five batches and open transaction of each (KIP-98, KIP-360)."""
+"""State of the producers of a partition: epoch, last five batches and open transaction of each (KIP-98, KIP-360).
+
+producer_table.pxd has the class that Python fills and reads.
+"""
 
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 
@@ -82,11 +85,9 @@ cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept
 # First offset of the oldest open transaction, INT64_MAX when there is none.
 cdef inline int64_t producers_first_undecided(const producers_t *table) noexcept nogil:
     return table.open[table.open_at].first_offset if table.open_count else INT64_MAX
-# Put a producer from a snapshot into the table, in place of what was known of it. Returns 0, or -1 when memory is out.
-cdef int producers_put(producers_t *table, producer_t *producer) noexcept nogil
+# Enter a producer from a snapshot, in place of what was known of it. Returns 0, or -1 when memory is out.
+cdef int producers_restore(producers_t *table, producer_t *producer) noexcept nogil
+# The most slots that a search looks at: for the producer that is farthest from the slot where its search begins.
+cdef int32_t producers_longest_search(const producers_t *table) noexcept nogil
 # Copy `source` into the empty table `target`. Returns 0, or -1 when memory is out.
 cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
-
-cdef class ProducerTable:
-    """The table as Python sees it. Recovery and tests fill one; PartitionState.open copies it."""
-    cdef producers_t *table

@@ -1,18 +1,20 @@
-"""The list of a partition's segments, as storage.Log changes it: roll, open, close, remove, replace."""
+"""The list of a partition's segments, as storage.Log changes it: roll, open, close, remove, replace.
+
+The files of their indexes are in segment_indexes.pyx.
+"""
 
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memmove, strerror
+from libc.string cimport memcpy, memmove
 from posix.mman cimport munmap
 
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
-from kbroker._core.log.io cimport io_close, io_sync
+from kbroker._core.log.io cimport io_close
 from kbroker._core.log.partition cimport *
-from kbroker._core.log.pending_index cimport add_time_entry, index_count, spill_indexes, time_index_count
-from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
-from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE
+from kbroker._core.log.pending_index cimport index_count, time_index_count
+from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE
 
 from typing import NamedTuple
 
@@ -206,7 +208,7 @@ cdef class SegmentList:
                 mutex_lock(&p.lock)
                 p.segments[p.segment_count] = s
                 p.segment_count += 1
-                tell_newest(p, p.segment_count - 1)
+                note_newest(p, p.segment_count - 1)
                 mutex_unlock(&p.lock)
         mutex_unlock(&p.append_lock)
         if not grown:
@@ -255,88 +257,6 @@ cdef class SegmentList:
             end = p.log_end_offset
             mutex_unlock(&p.append_lock)
         return end
-
-    def set_index_files(self, int64_t base_offset, int index_fd, int time_index_fd):
-        """Take over the descriptors to write the indexes of an unflushed segment.
-
-        False, and not taken: it has them or is gone.
-        """
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef bint taken = False
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL and s.index_fd < 0 and s.time_index_fd < 0:
-                s.index_fd = index_fd
-                s.time_index_fd = time_index_fd
-                taken = True
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-        return taken
-
-    @property
-    def has_index_files(self):
-        """Whether the active segment has descriptors to write its indexes."""
-        cdef partition_t *p = self.p
-        cdef bint there = False
-        with nogil:
-            mutex_lock(&p.lock)
-            if p.segment_count:
-                there = p.segments[p.segment_count - 1].index_fd >= 0
-            mutex_unlock(&p.lock)
-        return there
-
-    @property
-    def lacks_aborted_file(self):
-        """Whether the active segment has a .txnindex without a descriptor, so that it would not be synced."""
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef bint lacking = False
-        with nogil:
-            mutex_lock(&p.lock)
-            if p.segment_count:
-                s = p.segments[p.segment_count - 1]
-                lacking = s.aborted_count > 0 and s.aborted_fd < 0
-            mutex_unlock(&p.lock)
-        return lacking
-
-    def write_indexes(self, bint final, bint sync):
-        """Write the pending index entries of the active segment to its index files. Raises StorageFailed.
-
-        `final`: with an entry for its largest timestamp. `sync`: and sync the files; no append may run meanwhile.
-        """
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef int failed = 0
-        with nogil:
-            mutex_lock(&p.append_lock)
-            if p.segment_count:
-                s = p.segments[p.segment_count - 1]
-                if s.pending != NULL:
-                    if s.pending.time_count == INDEX_PENDING:
-                        failed = spill_indexes(p, s)
-                    if failed == 0 and final and s.size:
-                        mutex_lock(&p.lock)
-                        add_time_entry(s)
-                        mutex_unlock(&p.lock)
-                    if failed == 0:
-                        failed = spill_indexes(p, s)
-                    if failed:
-                        write_failed(p, s, failed)
-                    elif sync:
-                        failed = io_sync(s.file_system, s.index_fd)
-                        if failed == 0:
-                            failed = io_sync(s.file_system, s.time_index_fd)
-                        if failed == 0 and s.aborted_fd >= 0:
-                            failed = io_sync(s.file_system, s.aborted_fd)
-                        if failed:
-                            # A failed sync is never tried again, whatever the error was.
-                            directory_failed(p, failed)
-            mutex_unlock(&p.append_lock)
-        if failed:
-            raise StorageFailed(f"{self.topic}-{self.partition_id}: writing an index: {strerror(-failed).decode()}")
 
     def finish_roll(self, segment, int fd, int64_t roll_jitter_ms):
         """Make a new, empty segment the active one. Takes over the descriptor.
@@ -392,77 +312,6 @@ cdef class SegmentList:
         if index_count and index == NULL:
             raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
         return taken
-
-    def map_time_index(self, int64_t base_offset, int fd):
-        """Map the .timeindex of an inactive segment for lookups. Takes over the descriptor.
-
-        Raises StorageFailed if it cannot.
-        """
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef bint failed = False
-        with nogil:
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL and s.pending == NULL and s.time_index == NULL and s.fd >= 0:
-                s.time_index_capacity = <int64_t>s.time_index_entries * TIME_INDEX_ENTRY_SIZE
-                s.time_index = map_index_file(fd, s.time_index_capacity, False)
-                failed = s.time_index == NULL
-            mutex_unlock(&p.lock)
-            io_close(p.file_system, fd)
-        if failed:
-            raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
-
-    def set_aborted_file(self, int64_t base_offset, int fd, bint is_new):
-        """Map the .txnindex of a segment for lookups. Takes over the descriptor.
-
-        The .txnindex of the active segment is also written through it. `is_new`: the file was made just now, so its
-        name may not survive a power cut yet. Raises StorageFailed when the file cannot be mapped.
-        """
-        cdef partition_t *p = self.p
-        cdef segment_t *s
-        cdef int64_t capacity
-        cdef bint kept = False
-        cdef bint failed = False
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            s = find_segment(p, base_offset)
-            if s != NULL and s.fd >= 0:
-                if s.aborted == NULL:
-                    capacity = <int64_t>s.aborted_count * ABORTED_SIZE
-                    if s.pending != NULL:
-                        # It grows, so as much is mapped as it may become.
-                        capacity = max(capacity + ABORTED_SIZE, <int64_t>p.options.index_max_bytes)
-                    s.aborted = map_index_file(fd, max(capacity, <int64_t>1), s.pending == NULL)
-                    s.aborted_capacity = capacity
-                    failed = s.aborted == NULL
-                if s.pending != NULL and s.aborted_fd < 0 and not failed:
-                    failed = s.aborted_count == 0 and not add_aborting(p, s)
-                    if not failed:
-                        s.aborted_fd = fd
-                        kept = True
-                if is_new:
-                    s.entry_synced = False
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-            if not kept:
-                io_close(p.file_system, fd)
-        if failed:
-            raise StorageFailed(f"{self.topic}-{self.partition_id}: an index cannot be mapped")
-
-    @property
-    def aborted_count(self):
-        """The number of aborted transactions in the .txnindex files of all segments."""
-        cdef partition_t *p = self.p
-        cdef int64_t count = 0
-        cdef int32_t i
-        with nogil:
-            mutex_lock(&p.lock)
-            for i in range(p.aborting_count):
-                count += p.aborting[i].aborted_count
-            mutex_unlock(&p.lock)
-        return count
 
     def set_entry_synced(self, int64_t base_offset):
         """Note that the names of the segment's files survive a power cut."""
@@ -530,7 +379,7 @@ cdef class SegmentList:
                     p.segment_count -= count
                     p.removals += 1
                     list_aborting(p)
-                    tell_newest(p, 0)
+                    note_newest(p, 0)
             if log_start_offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, log_start_offset)
                 if settle_last_stable(p):
@@ -579,7 +428,7 @@ cdef class SegmentList:
                             <size_t>(p.segment_count - first - count) * sizeof(segment_t *))
                     p.segment_count -= count - 1
                     p.removals += 1
-                    tell_newest(p, first)
+                    note_newest(p, first)
                 list_aborting(p)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
@@ -629,7 +478,7 @@ cdef void list_aborting(partition_t *p) noexcept nogil:
             p.aborting_count += 1
 
 
-cdef void tell_newest(partition_t *p, int32_t first) noexcept nogil:
+cdef void note_newest(partition_t *p, int32_t first) noexcept nogil:
     """Set max_timestamp_before of the segment at `first`, which is new there, and of those behind it (`lock` held)."""
     cdef int64_t before = newest_up_to(p.segments[first - 1]) if first else -1
     cdef int32_t at = first

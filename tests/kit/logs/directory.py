@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker._core.wire.message_set import MessageSetBuilder
 from kbroker.fs import RealFileSystem

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.log.compaction.segment_copy import SegmentCopy
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker.storage import checkpoints, compaction, producer_replay
 from kbroker.storage.log import Log
 from kbroker.storage.recovery import LogLoader
@@ -168,7 +168,7 @@ def forget_what_is_open(patch: pytest.MonkeyPatch) -> None:
     def load_and_forget(*arguments: Any) -> ProducerTable | None:
         table, forgetful = load(*arguments), ProducerTable()
         for producer in table.export() if table is not None else ():
-            forgetful.put(*producer._replace(transaction_first_offset=-1))
+            forgetful.restore(*producer._replace(transaction_first_offset=-1))
         return table and forgetful
 
     patch.setattr(producer_replay, "load_snapshot", load_and_forget)

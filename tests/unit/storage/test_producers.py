@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.base.build_info import BUILD
-from kbroker._core.log.producers import ProducerTable, limit_memory, memory
+from kbroker._core.log.producer_table import ProducerTable
+from kbroker._core.log.producers import limit_memory, memory
 from kbroker._core.wire.crc import crc32c_of
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import RealFileSystem
@@ -247,7 +248,7 @@ def test_producers_of_all_partitions_together_take_bounded_memory_and_the_last_o
         for table in tables:
             assert table.check(producer_id, 0, 0, 1) == (0, None)
             if from_snapshots:
-                table.put(producer_id, 0, -1, 0, -1, [(0, 0, producer_id, 0, 0)])
+                table.restore(producer_id, 0, -1, 0, -1, [(0, 0, producer_id, 0, 0)])
             else:
                 table.remember(producer_id, 0, 0, 1, producer_id, 0)
     small = 64 * 192
@@ -284,7 +285,7 @@ def test_chosen_producer_ids_do_not_meet_in_one_place_of_the_table() -> None:
     chosen = [made for number in range(1 << 15) if (made := (number << 47 | number) * inverse % (1 << 64)) < 1 << 63]
     table = ProducerTable(len(chosen) + 1)
     for producer_id in chosen[:4096]:
-        table.put(producer_id, 0, -1, 0, -1, [])
+        table.restore(producer_id, 0, -1, 0, -1, [])
     assert table.longest_search < 200
 
 

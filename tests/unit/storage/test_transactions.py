@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.log.producers import ActiveProducer, ProducerTable
+from kbroker._core.log.producer_table import ActiveProducer, ProducerTable
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.fs import FileSystem, RealFileSystem, write_file
 from kbroker.protocol.records import ControlType, encode_batch
@@ -530,8 +530,8 @@ def test_what_is_open_costs_an_append_nothing_whatever_else_is() -> None:
 def test_open_transactions_of_a_snapshot_may_come_in_any_order() -> None:
     table = ProducerTable()
     for producer_id, first_offset in ((1, 50), (2, 10), (3, 70), (4, 30)):
-        table.put(producer_id, 0, -1, 0, first_offset, [])
-    table.put(2, 0, -1, 0, 20, [])
+        table.restore(producer_id, 0, -1, 0, first_offset, [])
+    table.restore(2, 0, -1, 0, 20, [])
     assert table.copy().first_undecided_offset == 20
     assert table.end(4, 0, 0, 100, 0, commit=True) == (30, 20)
     assert table.end(2, 0, 0, 101, 0, commit=True) == (20, 50)

@@ -3,7 +3,7 @@ from typing import Final, NamedTuple, final
 
 from typing_extensions import Buffer
 
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 
 REASONS: Final[dict[int, str]]
 

@@ -9,7 +9,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.log.producers cimport ProducerTable, ended_t, producers_end, producers_remember, producers_t
+from kbroker._core.log.producer_table cimport ProducerTable
+from kbroker._core.log.producers cimport ended_t, producers_end, producers_remember, producers_t
 from kbroker._core.log.scan.file_window cimport file_window_t, window_at, window_close, window_open
 from kbroker._core.wire.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
 from kbroker._core.wire.layout cimport *

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.log.offset_index import offset_entries, timestamp_entries
-from kbroker._core.log.producers import ProducerTable
+from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.scan.segment_scan import SegmentScan, SegmentWalk, find_batch, scan_segment
 from kbroker.errors import StorageFailed
 from kbroker.protocol.records import ControlType, encode_batch
