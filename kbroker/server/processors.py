@@ -13,7 +13,8 @@ from kbroker._core.log.registry import Registry
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
-from kbroker._core.server.processor import ApiCounters, Processor
+from kbroker._core.server.counters import ApiCounters
+from kbroker._core.server.processor import Processor
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED

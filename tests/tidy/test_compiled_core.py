@@ -25,6 +25,16 @@ FOLDERS = {
     "rows": ("base", "wire"),
     "probes": ("base", "wire", "client"),
 }
+# Constants of one name that are not one thing: each of these files has its own.
+LOCAL = {
+    "EVENTS": "how many events of epoll one turn of a loop takes",
+    "FIRST_READ": "how many bytes a loop receives before it knows the size of a frame",
+    "MALFORMED": "what a parser returns; every parser has its own list",
+    "MOST_PIECES": "how many pieces of work a function may do at once",
+    "SLICE": "how many bytes a scan reads between two looks of Python",
+    "TOO_LARGE": "what a function returns; each has its own list",
+    "TURN_BYTES": "how many bytes a loop receives from one socket before the others have their turn",
+}
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(kbroker[\w.]*)", re.MULTILINE)
 # A compiled function that returns a C value: `cdef`, modifiers, the type, the name, the arguments, the contract.
 C_TYPE = r"(?:const\s+)?(?:unsigned\s+)?(?:void|bint|int|char|long|short|double|float|size_t|ssize_t|Py_ssize_t|\w+_t)"
@@ -86,6 +96,32 @@ def test_setup_py_builds_nothing_when_a_process_of_its_own_build_imports_it() ->
     script = f"import runpy; runpy.run_path({str(build.ROOT / 'setup.py')!r}, run_name='__mp_main__')"
     done = subprocess.run([sys.executable, "-c", script], cwd=build.ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def constants(path: Path) -> dict[str, str]:
+    """Return the constants that the file defines in a `cdef enum`, with their values as they are written."""
+    blocks = re.findall(r"^cdef enum[^\n]*:\n((?:    [^\n]*\n|\n)+)", path.read_text(), re.MULTILINE)
+    return dict(re.findall(r"^    ([A-Z][A-Z_0-9]*) *= *([^#\n]*[^#\s])", "".join(blocks), re.MULTILINE))
+
+
+def test_a_constant_is_defined_in_one_file() -> None:
+    """A second file takes it from the first by cimport: two definitions would drift apart."""
+    files: dict[str, list[str]] = {}
+    for path in CYTHON_SOURCES:
+        for name in constants(path):
+            files.setdefault(name, []).append(str(path.relative_to(build.CORE)))
+    found = {name: places for name, places in files.items() if len(places) > 1}
+    assert {name: places for name, places in found.items() if name not in LOCAL} == {}
+    assert set(LOCAL) - set(found) == set(), "no longer defined twice"
+
+
+def test_the_scan_for_constants_reads_every_form(tmp_path: Path) -> None:
+    path = tmp_path / "some.pxd"
+    path.write_text(
+        "cdef enum:\n    # A comment.\n    ONE = 1  # one\n\n    LARGE = 64 << 10\nTWO = 2\n"
+        "cdef enum kind_t:\n    A_B = -3\n"
+    )
+    assert constants(path) == {"ONE": "1", "LARGE": "64 << 10", "A_B": "-3"}
 
 
 def test_error_codes_stand_in_one_place_with_the_numbers_of_the_protocol() -> None:

@@ -1,13 +1,10 @@
 """The pump; see pump.pxd."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int16_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.epoll cimport (
@@ -16,16 +13,17 @@ from kbroker._core.base.epoll cimport (
 )
 from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.sealing cimport wire_drop
-from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_load_i32, atomic_store_i32
 from kbroker._core.base.timer_wheel cimport (
     timer_node_t, wheel_init, wheel_next_due_ms, wheel_remove, wheel_t, wheel_take_due,
 )
+from kbroker._core.client.calls cimport call_send, calls_answer
 from kbroker._core.client.nodes cimport nodes_find, nodes_forget, nodes_free, nodes_put, nodes_unwant, nodes_want
 from kbroker._core.client.socket cimport (
-    CLIENT_API_KEYS, REASON_SIZE, RECEIVE_SCRATCH, socket_close, socket_fail_all, socket_flush, socket_mark_dirty,
-    socket_mark_ready, socket_overdue, socket_receive, socket_release, socket_send, socket_send_ahead, socket_unmark,
+    RECEIVE_SCRATCH, socket_close, socket_fail_all, socket_flush, socket_mark_dirty, socket_mark_ready, socket_overdue,
+    socket_receive, socket_release, socket_unmark,
 )
+from kbroker._core.wire.apis cimport API_KEYS
 
 cdef extern from * nogil:
     """
@@ -52,36 +50,6 @@ cdef enum:
     WAKE = 0                     # epoll_data of the eventfd; a foreign descriptor's is odd, a socket's its address
     READABLE = 1                 # selectors.EVENT_READ
     WRITABLE = 2
-
-ctypedef struct control_t:
-    # A request that Python makes, and later its answer on the way back. The frame follows the struct in memory.
-    exchange_t exchange
-    iovec piece
-    PyObject *callback           # a reference
-    uint8_t *copied              # the body of the answer
-    Py_ssize_t size              # bytes of the body; -1: no answer
-    char reason[160]
-    control_t *next
-
-
-cdef void control_answered(void *owner, exchange_t *exchange, client_socket_t *socket, const uint8_t *body, int64_t size,
-                           const char *reason) noexcept nogil:
-    cdef control_t *call = <control_t *>exchange
-    call.size = -1
-    if body != NULL:
-        call.copied = <uint8_t *>malloc(size + 1)
-        if call.copied == NULL:
-            reason = "memory is out"
-        else:
-            memcpy(call.copied, body, size)
-            call.size = size
-    elif reason == NULL:
-        call.size = 0            # a silent exchange that was sent
-    if call.size < 0:
-        snprintf(call.reason, REASON_SIZE, "%s", reason)
-    call.next = <control_t *>socket.pump.answers
-    socket.pump.answers = call
-    socket.pump.news = True
 
 
 cdef inline client_socket_t *socket_of_timer(timer_node_t *timer) noexcept nogil:
@@ -172,33 +140,9 @@ cdef class PumpConnection:
         sent. With `ahead` the frame is sent even while the connection is held. Raises ConnectionError if the connection
         is closed.
         """
-        cdef control_t *call
-        cdef Py_ssize_t size = frame.shape[0]
-        if not 0 <= api_key < CLIENT_API_KEYS:
-            raise ValueError(f"api_key={api_key}")
-        if size < 12:
-            raise ValueError(f"a frame of {size} bytes")
         if self.is_closed:
             raise ConnectionError(self.why_closed())
-        call = <control_t *>calloc(1, sizeof(control_t) + size)
-        if call == NULL:
-            raise MemoryError()
-        memcpy(call + 1, &frame[0], size)
-        call.piece.iov_base = call + 1
-        call.piece.iov_len = size
-        call.exchange.api_key = api_key
-        call.exchange.api_version = api_version
-        call.exchange.deadline_ms = monotonic_ms() + timeout_ms if timeout_ms >= 0 else -1
-        call.exchange.pieces = &call.piece
-        call.exchange.piece_count = 1
-        call.exchange.silent = silent
-        call.exchange.answered = control_answered
-        Py_INCREF(callback)
-        call.callback = <PyObject *>callback
-        if ahead:
-            socket_send_ahead(self.socket, &call.exchange)
-        else:
-            socket_send(self.socket, &call.exchange)
+        call_send(self.socket, api_key, api_version, frame, timeout_ms, callback, silent, ahead)
 
     def open(self, int32_t node_id, versions) -> None:
         """Let engines use the connection for `node_id`. `versions` maps API keys to the versions to use.
@@ -209,7 +153,7 @@ cdef class PumpConnection:
         cdef int key
         if self.is_closed:
             raise ConnectionError(self.why_closed())
-        for key in range(CLIENT_API_KEYS):
+        for key in range(API_KEYS):
             socket.versions[key] = versions.get(key, -1)
         socket.node_id = node_id
         self.pump.open_socket(socket)
@@ -241,7 +185,7 @@ cdef class Pump:
         self.p.epoll_fd = -1
         self.p.wake_fd = -1
         self.p.max_response_size = max_response_size
-        for key in range(CLIENT_API_KEYS):
+        for key in range(API_KEYS):
             self.p.flexible_from[key] = flexible_from.get(key, 32767)
         self.p.wheel = <wheel_t *>malloc(sizeof(wheel_t))
         self.p.scratch = <uint8_t *>malloc(RECEIVE_SCRATCH)
@@ -317,7 +261,7 @@ cdef class Pump:
         socket.node_id = node_id
         socket.pump = &self.p
         socket.readable = True
-        for key in range(CLIENT_API_KEYS):
+        for key in range(API_KEYS):
             socket.versions[<int>key] = -1
         if self.p.epoll_fd < 0 or control(self.p.epoll_fd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                           <uint64_t>socket) < 0:
@@ -434,29 +378,10 @@ cdef class Pump:
 
     cdef give_news(self):
         """Tell Python of answers, closed connections and wanted nodes; call `on_told` of engines that asked for it."""
-        cdef control_t *calls = NULL
-        cdef control_t *call
         cdef client_socket_t *closed
         cdef Engine engine
         self.p.news = False
-        while self.p.answers != NULL:          # oldest first
-            call = <control_t *>self.p.answers
-            self.p.answers = call.next
-            call.next = calls
-            calls = call
-        while calls != NULL:
-            call = calls
-            calls = call.next
-            callback = <object>call.callback
-            Py_DECREF(callback)
-            body = PyBytes_FromStringAndSize(<char *>call.copied, call.size) if call.size >= 0 else None
-            reason = call.reason.decode(errors="replace") if call.size < 0 else None
-            free(call.copied)
-            free(call)
-            try:
-                callback(body, reason)
-            except Exception:
-                PyErr_WriteUnraisable(callback)
+        calls_answer(&self.p)
         while self.p.closed != NULL:
             closed = self.p.closed
             self.p.closed = closed.next_doomed

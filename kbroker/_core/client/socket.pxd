@@ -17,7 +17,6 @@ from kbroker._core.base.sockets cimport iovec
 from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
 
 cdef enum:
-    CLIENT_API_KEYS = 96
     REASON_SIZE = 160
     RECEIVE_SCRATCH = 64 << 10
 
@@ -50,7 +49,7 @@ ctypedef struct client_socket_t:
     bint open                    # engines may use it: negotiated and authenticated
     int32_t in_flight            # exchanges sent or queued, not answered
     int64_t unsent               # bytes queued
-    int16_t versions[96]         # per API key: the version to use; -1: the broker does not serve the API
+    int16_t versions[96]         # by API key, API_KEYS of them: the version to use; -1: the broker does not serve the API
     pump_t *pump
     bint closing                 # it will be torn down before the turn ends
     bint held                    # only requests of socket_send_ahead are sent
@@ -102,10 +101,10 @@ ctypedef struct pump_t:
     client_socket_t *ready_tail
     client_socket_t *doomed      # sockets to tear down before the turn ends
     client_socket_t *closed      # sockets that are torn down and that Python has not been told of
-    void *answers                # control_t of pump.pyx: answers to Python's calls, newest first
+    void *answers                # call_t of calls.pyx: answers to Python's calls, newest first
     uint8_t *scratch
     int64_t max_response_size
-    int16_t flexible_from[96]    # per API key: first version with tagged fields in the response's header
+    int16_t flexible_from[96]    # by API key: first version with tagged fields in the response's header
     int64_t turns
     int64_t requests
     int64_t responses

@@ -20,13 +20,10 @@ from kbroker._core.base.sealing cimport wire_t
 from kbroker._core.base.timer_wheel cimport timer_node_t, wheel_t
 from kbroker._core.log.partition cimport ack_waiter_t, segment_t
 from kbroker._core.server.cold_reader cimport cold_reader_t, warm_t
+from kbroker._core.server.counters cimport counters_t
 from kbroker._core.wire.cursor cimport reader_t, writer_t
 
 cdef enum:
-    MAX_API_KEY = 96
-    ERROR_CODES = 128        # codes -1 to 126 are counted, each at its code + 1
-    LATENCY_BUCKETS = 24     # bucket n counts answers below 2**n us
-
     SLOT_RUNNING = 0         # not answered yet
     SLOT_READY = 1           # `out` and `splices` are what to send
     SLOT_SILENT = 2          # no response is sent (Produce with acks=0); dropped when it reaches the head
@@ -41,15 +38,6 @@ ctypedef struct api_t:
     int16_t min_version      # -1: not served
     int16_t max_version
     int16_t flexible_from    # first flexible version, 32767 if none
-
-ctypedef struct counters_t:
-    # Counters of one API key on one processor. Written by its thread only, read by any thread.
-    int64_t requests
-    int64_t bytes_in         # of frames, length fields included
-    int64_t bytes_out        # of responses, file regions included
-    int64_t latency_ns       # sum; from a request received to the last byte of its response given to the socket
-    int64_t latencies[24]    # LATENCY_BUCKETS of them
-    int64_t *errors          # owned; ERROR_CODES of them, NULL until the first error
 
 ctypedef struct splice_t:
     # A file region sent in the middle of a response's bytes.
@@ -181,7 +169,7 @@ ctypedef struct processor_t:
     int64_t started_ns       # monotonic
     int64_t turns            # turns of the loop
     int64_t looked_at        # pieces of responses that were looked at in order to send
-    api_t apis[96]           # by API key
+    api_t apis[96]           # API_KEYS of them
     counters_t counters[96]  # by API key
 
 # --- slots: the processor's thread only, unless said ----------------------------------------------------
@@ -202,7 +190,6 @@ cdef void slot_unmute(slot_t *slot) noexcept nogil                             #
 cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil
 cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil
 cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil
-cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept nogil   # any thread
 
 # --- connections ----------------------------------------------------------------------------------------
 cdef void conn_ready(conn_t *conn) noexcept nogil        # look at it in the next turn: it may be read from or served

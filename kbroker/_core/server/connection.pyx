@@ -8,8 +8,10 @@ from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64
+from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.log.partition cimport segment_unref
+from kbroker._core.server.counters cimport count_answer, count_error, counters_t
+from kbroker._core.wire.apis cimport API_KEYS, API_VERSIONS
 from kbroker._core.wire.cursor cimport (
     load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8, write_i32, writer_free,
 )
@@ -22,7 +24,6 @@ cdef enum:
     KEPT_SLOTS = 2048            # unused slots that a processor keeps
     KEPT_RESPONSE = 1024         # bytes; an unused slot keeps a response buffer up to this size
     KEPT_SPLICES = 64            # an unused slot keeps room for so many splices
-    API_VERSIONS = 18
 
 # --- slots ------------------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
                 # The error code and, behind it, the base offset: -1, because nobody may rely on it.
                 store_u16(slot.out.data + slot.waiter_positions[i], <uint16_t>slot.waiter_errors[i])
                 store_u64(slot.out.data + slot.waiter_positions[i] + 2, <uint64_t>-1)
-                count_error(conn.processor, slot.api_key, slot.waiter_errors[i])
+                count_error(&conn.processor.counters[slot.api_key], slot.waiter_errors[i])
     if state == SLOT_READY:
         slot.size = <int64_t>slot.out.size
         for i in range(slot.splice_count):
@@ -168,7 +169,6 @@ cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil:
     cdef processor_t *p = conn.processor
     cdef slot_t *slot = conn.slots
     cdef counters_t *counters = &p.counters[slot.api_key]
-    cdef int64_t latency_ns = now_ns - slot.received_ns
     cdef bint held_back = overloaded(conn)
     conn.slots = slot.next
     conn.slot_count -= 1
@@ -176,30 +176,10 @@ cdef void slot_pop(conn_t *conn, int64_t now_ns) noexcept nogil:
         conn.unsent -= <int64_t>slot.out.size
         conn.bytes_out += slot.size
         counters.bytes_out += slot.size
-    counters.latency_ns += latency_ns
-    counters.latencies[latency_bucket(latency_ns)] += 1
+    count_answer(counters, now_ns - slot.received_ns)
     slot_free(p, slot)
     if held_back:
         conn_ready(conn)
-
-
-cdef extern from * nogil:
-    """
-    static inline int latency_bucket(int64_t ns) {
-        uint64_t us = ns > 0 ? (uint64_t)ns / 1000 : 0;
-        int bucket = us ? 64 - __builtin_clzll(us) : 0;
-        return bucket < 24 ? bucket : 23;
-    }
-    """
-    int latency_bucket(int64_t ns)
-
-
-cdef void count_error(processor_t *p, int16_t api_key, int16_t code) noexcept nogil:
-    cdef counters_t *counters = &p.counters[api_key]
-    if counters.errors == NULL:
-        counters.errors = <int64_t *>calloc(ERROR_CODES, sizeof(int64_t))
-    if counters.errors != NULL and -1 <= code < ERROR_CODES - 1:
-        atomic_add_i64(&counters.errors[code + 1], 1)
 
 # --- lists of connections -----------------------------------------------------------------------------
 
@@ -276,7 +256,7 @@ cdef bint read_header(processor_t *p, request_t *request, const uint8_t *frame, 
     request.correlation_id = read_i32(r)
     request.frame = frame
     request.frame_size = size
-    request.flexible = 0 <= key < MAX_API_KEY and request.api_version >= p.apis[key].flexible_from
+    request.flexible = 0 <= key < API_KEYS and request.api_version >= p.apis[key].flexible_from
     request.client_id = read_string(r, False, &request.client_id_size)
     if request.flexible:
         skip_tags(r)

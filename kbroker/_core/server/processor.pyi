@@ -1,22 +1,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from typing_extensions import Buffer
 
 from kbroker._core.server.cold_reader import ColdReader
+from kbroker._core.server.counters import ApiCounters
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.log.registry import Registry
 from kbroker._core.server.peer import Connection
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
-
-class ApiCounters(NamedTuple):
-    requests: int
-    bytes_in: int
-    bytes_out: int
-    latency_ns: int
-    latencies: tuple[int, ...]
-    errors: dict[int, int]
 
 class Processor:
     def __init__(

@@ -6,7 +6,6 @@ request channel full) costs no epoll_ctl. `conn_t.readable` remembers that the k
 
 import sys
 import threading
-from typing import NamedTuple
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
@@ -35,9 +34,10 @@ from kbroker._core.base.timer_wheel cimport (
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.log.registry cimport Registry
 from kbroker._core.server.connection cimport (
-    ERROR_CODES, LATENCY_BUCKETS, MAX_API_KEY, SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty,
-    conn_unlink, count_error, counters_t, partial_free, parked_t, processor_t, slot_free, slot_t, take_ready,
+    SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty, conn_unlink, partial_free, parked_t, processor_t, slot_free,
+    slot_t, take_ready,
 )
+from kbroker._core.server.counters cimport count_error, counters_by_key
 from kbroker._core.server.fetch.fetch cimport fetch_abandon
 from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
 from kbroker._core.server.handover cimport give_gathered, resume_held
@@ -47,6 +47,7 @@ from kbroker._core.server.produce.produce cimport produce_discard
 from kbroker._core.server.receiving cimport read_turn
 from kbroker._core.server.sending cimport SEND_SCRATCH, note_warm, send_dirty, send_ready
 from kbroker._core.server.serving cimport handed_t, report
+from kbroker._core.wire.apis cimport API_KEYS
 from kbroker._core.wire.cursor cimport writer_free
 
 cdef extern from * nogil:
@@ -72,21 +73,6 @@ cdef enum:
     CROWD = 2                    # connections with something to read, from which on a turn is crowded
     LINGER_NS = 20_000           # how long to wait awake after such a turn; about what a sleep and a wake-up cost
     NEVER_FLEXIBLE = 32767
-
-
-class ApiCounters(NamedTuple):
-    """The counters of one API on one processor since its start.
-
-    `latencies[n]` counts answers that took less than 2**n and at least 2**(n-1) microseconds; the last one counts all
-    slower ones too. `errors` maps an error code to the number of answers with it.
-    """
-
-    requests: int
-    bytes_in: int
-    bytes_out: int
-    latency_ns: int
-    latencies: tuple
-    errors: dict
 
 
 # Processors that ended while other threads still worked for their closed connections: their mailboxes have to stay.
@@ -149,12 +135,12 @@ cdef class Processor:
         p.cold_reader = &cold_reader.reader
         p.max_request_size = max_request_size
         p.idle_ms = idle_ms
-        for i in range(MAX_API_KEY):
+        for i in range(API_KEYS):
             p.apis[i].min_version = -1
             p.apis[i].flexible_from = NEVER_FLEXIBLE
         for key, low, high, flexible_from in apis:
-            if not 0 <= key < MAX_API_KEY:
-                raise ValueError(f"API key {key} is above {MAX_API_KEY - 1}")
+            if not 0 <= key < API_KEYS:
+                raise ValueError(f"API key {key} is above {API_KEYS - 1}")
             p.apis[<int>key].min_version = low
             p.apis[<int>key].max_version = high
             p.apis[<int>key].flexible_from = NEVER_FLEXIBLE if flexible_from is None else flexible_from
@@ -186,7 +172,7 @@ cdef class Processor:
             writer_free(&slot.out)
             free(slot.splices)
             free(slot)
-        for i in range(MAX_API_KEY):
+        for i in range(API_KEYS):
             free(p.counters[i].errors)
         if self.spare != NULL:
             produce_discard(self.spare)
@@ -295,30 +281,13 @@ cdef class Processor:
 
     def count_error(self, int16_t api_key, int16_t code) -> None:
         """Count one more answer with an error code. Any thread. Raises ValueError for an unknown API key."""
-        if not 0 <= api_key < MAX_API_KEY:
+        if not 0 <= api_key < API_KEYS:
             raise ValueError(f"api_key={api_key}")
-        count_error(self.p, api_key, code)
+        count_error(&self.p.counters[api_key], code)
 
     def counters(self) -> dict:
-        """Return the counters since the start by API key, for APIs with at least one request."""
-        cdef counters_t *c
-        cdef int key
-        cdef int i
-        counted = {}
-        for key in range(MAX_API_KEY):
-            c = &self.p.counters[key]
-            if c.requests == 0:
-                continue
-            latencies = []
-            for i in range(LATENCY_BUCKETS):
-                latencies.append(c.latencies[i])
-            errors = {}
-            if c.errors != NULL:
-                for i in range(ERROR_CODES):
-                    if c.errors[i]:
-                        errors[i - 1] = c.errors[i]
-            counted[key] = ApiCounters(c.requests, c.bytes_in, c.bytes_out, c.latency_ns, tuple(latencies), errors)
-        return counted
+        """Return the ApiCounters since the start by API key, for APIs with at least one request."""
+        return counters_by_key(self.p.counters, API_KEYS)
 
     # --- the loop ---------------------------------------------------------------------------------------
 

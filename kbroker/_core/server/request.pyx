@@ -12,19 +12,19 @@ from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.receive_buffers cimport buffer_free
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
 from kbroker._core.server.connection cimport (
-    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, count_error, read_header, request_t, slot_mail_came,
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t, slot_mail_came,
 )
+from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
 from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run
 from kbroker._core.server.serving cimport report
+from kbroker._core.wire.apis cimport API_FETCH, API_PRODUCE
 from kbroker._core.wire.cursor cimport write_raw, writer_free
 from kbroker._core.wire.message_encode cimport encode_into
 
 from kbroker.errors import AnswerTooLarge, ErrorCode
 
 cdef enum:
-    API_PRODUCE = 0
-    API_FETCH = 1
     LARGE_BODY = 64 << 10        # bytes; a response of this size or more is copied without the GIL
 
 
@@ -120,7 +120,7 @@ cdef class Request:
 
     def count_error(self, int code) -> None:
         """Count one more answer to this API with an error code, for the metrics."""
-        count_error(self.serving.p, self.api_key, code)
+        count_error(&self.serving.p.counters[self.api_key], code)
 
     def respond_nothing(self) -> None:
         """End the request without a response, because it asks for none."""

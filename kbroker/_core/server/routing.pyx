@@ -4,20 +4,17 @@ from libc.stdint cimport int64_t, uint8_t
 
 from kbroker._core.log.partition cimport NEEDS_HANDLER
 from kbroker._core.server.connection cimport (
-    MAX_API_KEY, api_t, begin_response, conn_close, conn_refuse, conn_t, count_error, processor_t, read_header, request_t,
-    slot_finish, slot_mute, slot_new, slot_t,
+    api_t, begin_response, conn_close, conn_refuse, conn_t, processor_t, read_header, request_t, slot_finish, slot_mute,
+    slot_new, slot_t,
 )
+from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport TO_HANDLER, fetch
 from kbroker._core.server.handover cimport hand_over, hand_over_fetch
 from kbroker._core.server.produce.produce cimport produce
 from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.apis cimport API_FETCH, API_KEYS, API_PRODUCE, API_VERSIONS
 from kbroker._core.wire.cursor cimport write_array_count, write_i16
 from kbroker._core.wire.error_codes cimport UNSUPPORTED_VERSION
-
-cdef enum:
-    API_PRODUCE = 0
-    API_FETCH = 1
-    API_VERSIONS = 18
 
 
 cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noexcept nogil:
@@ -31,7 +28,7 @@ cdef void serve(Serving serving, conn_t *conn, uint8_t *frame, int64_t size) noe
         return
     conn.api_key = request.api_key
     conn.api_version = request.api_version
-    if not 0 <= request.api_key < MAX_API_KEY or p.apis[request.api_key].min_version < 0:
+    if not 0 <= request.api_key < API_KEYS or p.apis[request.api_key].min_version < 0:
         conn_refuse(conn, "a request of an API that is not served")
         return
     api = &p.apis[request.api_key]
@@ -72,5 +69,5 @@ cdef void refuse_api_versions(conn_t *conn, request_t *request) noexcept nogil:
     write_i16(&slot.out, API_VERSIONS)
     write_i16(&slot.out, conn.processor.apis[API_VERSIONS].min_version)
     write_i16(&slot.out, conn.processor.apis[API_VERSIONS].max_version)
-    count_error(conn.processor, API_VERSIONS, UNSUPPORTED_VERSION)
+    count_error(&conn.processor.counters[API_VERSIONS], UNSUPPORTED_VERSION)
     slot_finish(slot)

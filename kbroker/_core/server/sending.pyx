@@ -30,6 +30,7 @@ from kbroker._core.server.connection cimport (
     splice_t,
     take_dirty,
 )
+from kbroker._core.wire.apis cimport API_PRODUCE
 
 cdef extern from * nogil:
     """
@@ -64,7 +65,6 @@ cdef extern from * nogil:
     ssize_t read_region(int file, void *data, size_t size, int64_t position, bint nowait)
 
 cdef enum:
-    API_PRODUCE = 0
     REGION_STEP = 1 << 20        # bytes of a file region that are tested, read ahead and sent at a time
 
     GATHER_END = 0               # nothing more is ready

@@ -6,8 +6,7 @@ from kbroker._core.wire.cursor cimport writer_t
 from kbroker._core.wire.record_batch cimport batch_info_t
 
 cdef enum:
-    OUT_OF_MEMORY = -1
-    TOO_LARGE = -2
+    TOO_LARGE = -2             # besides the findings and OUT_OF_MEMORY
 
 cdef enum:
     # Bits of the columns that are wanted, in the order of COLUMN_NAMES.

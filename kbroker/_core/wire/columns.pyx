@@ -20,7 +20,7 @@ from libc.string cimport memcpy, memset
 from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.wire.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from kbroker._core.wire.record cimport MIN_HEADER_SIZE, MIN_RECORD_SIZE, record_t, take_fields
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BatchInfo, batch_info_t
+from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, OUT_OF_MEMORY, BatchInfo, batch_info_t
 from kbroker._core.wire.varint cimport take_bytes
 
 from kbroker._core.wire.record_batch import InvalidBatch

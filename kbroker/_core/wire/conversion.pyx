@@ -11,11 +11,12 @@ from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64
 from kbroker._core.wire.cursor cimport writer_reserve, writer_t
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport (
-    OUT_OF_MEMORY, Message, MessageSetBuilder, message_check, message_put, message_read, message_t, set_info_t, set_walk,
+    Message, MessageSetBuilder, message_check, message_put, message_read, message_t, set_info_t, set_walk,
 )
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, record_t, take_record
 from kbroker._core.wire.record_batch cimport (
-    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_OK, BATCH_TOO_LARGE, BatchInfo, batch_info_t,
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_EMPTY, BATCH_NESTED, BATCH_OK, BATCH_TOO_LARGE, OUT_OF_MEMORY, BatchInfo,
+    batch_info_t,
 )
 from kbroker._core.wire.records cimport RecordsBuilder
 from kbroker._core.wire.varint cimport bytes_size, put_bytes, put_varlong, varlong_size

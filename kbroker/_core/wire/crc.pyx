@@ -19,10 +19,6 @@ crc_start()
 
 IMPLEMENTATIONS = ("portable", "hardware", "pclmul", "vpclmul")
 
-cdef enum:
-    # From this size on a Python caller releases the GIL. Below it, releasing costs more than the checksum.
-    RELEASE_FROM = 8192
-
 
 cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t size) noexcept nogil:
     return ~crc32c_chosen(~crc, data, size)

@@ -21,12 +21,15 @@ cdef enum:
     LOG_OVERHEAD = 12                # base offset and length: the bytes that the length does not count
     MIN_BATCH_LENGTH = 49            # BATCH_HEADER_SIZE - LOG_OVERHEAD
 
-    ATTRIBUTE_CODEC_MASK = 0x07      # 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
+    ATTRIBUTE_CODEC_MASK = 0x07      # 0 none, 1 gzip, 2 snappy, CODEC_LZ4, CODEC_ZSTD
     ATTRIBUTE_LOG_APPEND_TIME = 0x08
     ATTRIBUTE_TRANSACTIONAL = 0x10
     ATTRIBUTE_CONTROL = 0x20
     ATTRIBUTE_DELETE_HORIZON = 0x40
     ATTRIBUTES_IN_USE = 0x7f
+
+    CODEC_LZ4 = 3                    # the last codec of magic 0 and 1
+    CODEC_ZSTD = 4                   # the last codec
 
     # A message has LOG_OVERHEAD, the position of the magic, and the bits of the codec and of LogAppendTime in common
     # with a batch.

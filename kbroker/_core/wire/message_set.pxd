@@ -7,10 +7,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.wire.cursor cimport writer_t
 
-cdef enum:
-    # What `message_put` and the conversions return besides findings.
-    OUT_OF_MEMORY = -1
-
 ctypedef struct message_t:
     # Filled by message_header; all values in host order.
     int64_t offset

@@ -25,6 +25,7 @@ from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_BAD_WRAPPER, BATCH_EMPTY,
     BATCH_MIXED_MAGIC, BATCH_NESTED, BATCH_OK, BATCH_OLD_ZSTD, BATCH_TOO_LARGE, BATCH_TOO_SHORT,
+    OUT_OF_MEMORY,
 )
 
 from kbroker._core.wire.record_batch import InvalidBatch
@@ -33,8 +34,6 @@ cdef extern from * nogil:
     void prefetch_to_write "__builtin_prefetch"(const void *where, int to_write)
 
 cdef enum:
-    LZ4 = 3                      # the last codec of these formats
-    ZSTD = 4
     MOST_AHEAD = 2048            # bytes to prefetch at most; a larger copy is fast without it
 
 # --- one message ------------------------------------------------------------------------------------
@@ -80,8 +79,8 @@ cdef int message_check(const uint8_t *data, int64_t size, message_t *message) no
     if finding != BATCH_OK:
         return finding
     codec = message.attributes & ATTRIBUTE_CODEC_MASK
-    if codec > LZ4:
-        return BATCH_OLD_ZSTD if codec == ZSTD else BATCH_BAD_CODEC
+    if codec > CODEC_LZ4:
+        return BATCH_OLD_ZSTD if codec == CODEC_ZSTD else BATCH_BAD_CODEC
     if not place_fields(data, message) or (codec and message.value_size < 0):
         return BATCH_BAD_RECORD
     return BATCH_OK
@@ -292,8 +291,8 @@ def wrap(payload, int codec, int magic, int64_t offset, int64_t timestamp=-1, bi
     cdef int done
     if magic != 0 and magic != 1:
         raise ValueError(f"messages have magic 0 or 1, not {magic}")
-    if codec < 1 or codec > LZ4:
-        raise InvalidBatch(BATCH_OLD_ZSTD if codec == ZSTD else BATCH_BAD_CODEC)
+    if codec < 1 or codec > CODEC_LZ4:
+        raise InvalidBatch(BATCH_OLD_ZSTD if codec == CODEC_ZSTD else BATCH_BAD_CODEC)
     writer_init(&out)
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:

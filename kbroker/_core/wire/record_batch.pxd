@@ -28,6 +28,8 @@ cdef enum:
     BATCH_TOO_LARGE = 20         # a conversion makes more than its caller allows
     BATCH_FINDINGS = 21
 
+    OUT_OF_MEMORY = -1           # returned besides the findings
+
 ctypedef struct batch_info_t:
     # Filled by batch_header; all values in host order.
     int64_t base_offset

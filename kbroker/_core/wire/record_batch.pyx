@@ -16,7 +16,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from kbroker._core.wire.crc cimport crc32c
+from kbroker._core.wire.crc cimport RELEASE_FROM, crc32c
 from kbroker._core.wire.cursor cimport load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
 from kbroker._core.wire.error_codes cimport (
     CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD,
@@ -25,9 +25,6 @@ from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record cimport record_t, take_record
 
 from kbroker.errors import BadInput, ErrorCode
-
-cdef enum:
-    RELEASE_FROM = 8192          # number of bytes from which on a Python caller releases the GIL
 
 # --- the findings -----------------------------------------------------------------------------------
 

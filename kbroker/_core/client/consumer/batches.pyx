@@ -23,9 +23,9 @@ from kbroker._core.wire.layout cimport (
     ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA, BATCH_LEADER_EPOCH, BATCH_RECORD_COUNT,
     MESSAGE_MAGIC,
 )
-from kbroker._core.wire.message_set cimport OUT_OF_MEMORY, message_read, message_t
+from kbroker._core.wire.message_set cimport message_read, message_t
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, record_t, take_deltas
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, batch_header
+from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, OUT_OF_MEMORY, batch_header
 
 from kbroker._core.client.consumer.record import UnreadableRecords
 from kbroker._core.wire.record_batch import FINDINGS as _FINDINGS

@@ -12,9 +12,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.wire.record_batch cimport batch_info_t
 
-cdef enum:
-    OUT_OF_MEMORY = -1
-
 ctypedef struct fetch_buffer_t:
     int32_t refs             # atomic
     uint8_t *data            # from base/receive_buffers.pxd

@@ -11,18 +11,15 @@ from kbroker._core.client.consumer.messages cimport messages_alike
 from kbroker._core.wire.cursor cimport load_u32, load_u64
 from kbroker._core.wire.layout cimport (
     ATTRIBUTE_CODEC_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA,
-    LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
+    CODEC_ZSTD, LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
 )
 from kbroker._core.wire.message_set cimport message_check, message_read, message_t
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, control_type, record_t, take_deltas
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_OLD_ZSTD, BATCH_TOO_SHORT,
-    batch_header, batch_info_t, batch_verify,
+    OUT_OF_MEMORY, batch_header, batch_info_t, batch_verify,
 )
-
-cdef enum:
-    ABORT = 0                # the type of a control record
-    ZSTD = 4                 # the last codec
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT
 
 # --- memory -----------------------------------------------------------------------------------------
 
@@ -206,12 +203,12 @@ cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *inf
     cdef int64_t last_offset = info.base_offset + info.last_offset_delta
     cdef bint control = info.attributes & ATTRIBUTE_CONTROL != 0
     cdef int finding = BATCH_OK
-    if info.attributes & ATTRIBUTE_CODEC_MASK > ZSTD:
+    if info.attributes & ATTRIBUTE_CODEC_MASK > CODEC_ZSTD:
         return BATCH_BAD_CODEC
     if aborting.count and info.producer_id >= 0:
         aborting_begin(aborting, last_offset)
         if control:
-            if control_type(data + BATCH_HEADER_SIZE, data + info.size) == ABORT:
+            if control_type(data + BATCH_HEADER_SIZE, data + info.size) == MARKER_ABORT:
                 aborting_end(aborting, info.producer_id)
         elif info.attributes & ATTRIBUTE_TRANSACTIONAL and is_aborting(aborting, info.producer_id):
             control = True
@@ -235,8 +232,8 @@ cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint ch
     cdef int codec = message.attributes & ATTRIBUTE_CODEC_MASK
     if finding != BATCH_OK:
         return finding
-    if codec >= ZSTD:
-        return BATCH_OLD_ZSTD if codec == ZSTD else BATCH_BAD_CODEC
+    if codec >= CODEC_ZSTD:
+        return BATCH_OLD_ZSTD if codec == CODEC_ZSTD else BATCH_BAD_CODEC
     if codec and message.value_size < 0:
         return BATCH_BAD_RECORD
     if not 0 <= message.offset < INT64_MAX:

@@ -16,6 +16,7 @@ from kbroker._core.client.consumer.fetch_response cimport (
 from kbroker._core.client.consumer.partitions cimport fetch_partition_t, partition_release, ready_t
 from kbroker._core.client.consumer.poll cimport FetchPoll
 from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, frame_take, socket_close, socket_send
+from kbroker._core.wire.apis cimport API_FETCH, READ_COMMITTED, READ_UNCOMMITTED
 from kbroker._core.wire.cursor cimport writer_free, writer_init
 from kbroker._core.wire.error_codes cimport (
     UNSUPPORTED_VERSION, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR,
@@ -23,8 +24,6 @@ from kbroker._core.wire.error_codes cimport (
 from kbroker._core.wire.record_batch cimport BATCH_OK
 
 cdef enum:
-    FETCH = 1
-    READ_COMMITTED = 1
     BACKOFF_MS = 100                 # no request to a broker for so long after an error of a whole Fetch
     PREFERRED_REPLICA_MS = 300_000   # how long a preferred replica stays one, as Java's metadata.max.age.ms
     UNREACHED_MS = 2_000             # a preferred replica that cannot be connected to for so long is given up
@@ -58,7 +57,7 @@ cdef class FetchEngine(FetchPoll):
         self.options.client_id_size = <int16_t>len(self.client_id)
         self.options.rack = self.rack
         self.options.rack_size = <int16_t>len(self.rack)
-        self.options.isolation_level = READ_COMMITTED if read_committed else 0
+        self.options.isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         self.options.min_bytes = min_bytes
         self.options.max_wait_ms = max_wait_ms
         self.options.max_bytes = max_bytes
@@ -160,7 +159,7 @@ cdef class FetchEngine(FetchPoll):
         return False
 
     cdef void send(self, fetch_node_t *node, client_socket_t *socket, int64_t now_ms) noexcept nogil:
-        cdef int16_t version = min(socket.versions[FETCH], <int16_t>LAST_FETCH_VERSION)
+        cdef int16_t version = min(socket.versions[API_FETCH], <int16_t>LAST_FETCH_VERSION)
         cdef fetch_request_t *request = NULL
         cdef int32_t i
         mutex_lock(&self.lock)
@@ -174,7 +173,7 @@ cdef class FetchEngine(FetchPoll):
         mutex_unlock(&self.lock)
         if request == NULL:
             return
-        request.exchange.api_key = FETCH
+        request.exchange.api_key = API_FETCH
         request.exchange.api_version = version
         request.exchange.deadline_ms = now_ms + self.options.max_wait_ms + self.request_timeout_ms
         request.exchange.pieces = &request.piece

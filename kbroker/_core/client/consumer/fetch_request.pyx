@@ -5,13 +5,13 @@ from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
+from kbroker._core.wire.apis cimport API_FETCH
 from kbroker._core.wire.cursor cimport (
     store_u32, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free,
     writer_init, writer_t,
 )
 
 cdef enum:
-    FETCH = 1                    # the API's key
     CONSUMER = -1                # a consumer's value of the field in which a replica writes its node id
     NO_OFFSET = -1
 
@@ -57,7 +57,7 @@ cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *optio
     cdef bint flexible = version >= 12
     cdef size_t start = w.size
     write_i32(w, 0)
-    write_i16(w, FETCH)
+    write_i16(w, API_FETCH)
     write_i16(w, version)
     write_i32(w, 0)
     write_i16(w, options.client_id_size)

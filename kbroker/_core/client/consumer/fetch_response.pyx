@@ -10,12 +10,12 @@ from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_init, reader_left,
     reader_t, reader_take, skip_tags,
 )
+from kbroker._core.wire.record_batch cimport OUT_OF_MEMORY
 
 from kbroker.errors import MalformedBytes
 
 cdef enum:
-    OUT_OF_MEMORY = -1
-    MALFORMED = -2
+    MALFORMED = -2               # besides OUT_OF_MEMORY
     # Tagged fields of a partition, version 12.
     DIVERGING_EPOCH = 0
     CURRENT_LEADER = 1

@@ -5,8 +5,8 @@ from libc.string cimport memset
 
 from kbroker._core.wire.cursor cimport load_u64, store_u16, store_u32, store_u64, writer_reserve, writer_t
 from kbroker._core.wire.layout cimport *
-from kbroker._core.wire.message_set cimport OUT_OF_MEMORY, message_read, message_t, set_info_t, set_walk
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_OK, BATCH_TOO_LARGE
+from kbroker._core.wire.message_set cimport message_read, message_t, set_info_t, set_walk
+from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_OK, BATCH_TOO_LARGE, OUT_OF_MEMORY
 from kbroker._core.wire.varint cimport bytes_size, put_bytes, put_varlong, varlong_size
 
 

@@ -16,11 +16,13 @@ cdef enum:
     # What accumulator_add returns. Unless it is ADDED, nothing was added.
     ADDED = 0
     NO_ROOM = 1                  # the bounds are reached: see await_room
-    OUT_OF_MEMORY = 2
+    MEMORY_IS_OUT = 2
     TOO_LARGE = 3                # above max_record_size
     NO_SUCH_PARTITION = 4
     IS_CLOSED = 5
     IS_SHUT = 6                  # nothing can be added now: no transaction is open
+
+    LONGEST_SLEEP_MS = 250       # a caller that waits: a signal that comes just before a sleep is handled after it
 
 ctypedef struct queue_t:
     queue_t *next_active

@@ -30,7 +30,6 @@ from kbroker._core.wire.varint cimport varlong_size
 
 cdef enum:
     FIRST_WINDOWS = 8
-    LONGEST_SLEEP_MS = 250       # a signal that comes just before a sleep is handled after it
 
 
 # --- adding -------------------------------------------------------------------------------------------
@@ -146,11 +145,11 @@ cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, c
     if batch == NULL:
         batch = open_batch(a, queue, size, record.timestamp)
         if batch == NULL:
-            return OUT_OF_MEMORY
+            return MEMORY_IS_OUT
         if queue.in_flight == 0:
             wake[0] = True
     elif batch.size + size > batch.capacity and not grow(a, batch, size):
-        return OUT_OF_MEMORY
+        return MEMORY_IS_OUT
     put_record(batch.data + batch.size, body, timestamp_delta, batch.count, record.key, record.key_size, record.value,
                record.value_size, record.headers, record.headers_size)
     if record.timestamp > batch.max_timestamp:

@@ -12,7 +12,7 @@ from libc.stdlib cimport free
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
-from kbroker._core.client.producer.accumulator cimport batch_done
+from kbroker._core.client.producer.accumulator cimport LONGEST_SLEEP_MS, batch_done
 from kbroker._core.client.producer.outgoing cimport (
     OUTGOING_DELIVERED,
     OUTGOING_FAILED,
@@ -30,9 +30,6 @@ from kbroker._core.client.producer.outgoing_list cimport list_pop
 import logging
 
 from kbroker.errors import ForkedClient, TimedOut, UsageError
-
-cdef enum:
-    LONGEST_SLEEP_MS = 250       # a signal that comes just before a sleep is handled after it
 
 log = logging.getLogger("kbroker.client")
 

@@ -14,7 +14,6 @@ from kbroker._core.client.producer.accumulator cimport (
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
 from kbroker._core.client.producer.exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
 from kbroker._core.client.producer.frame cimport (
-    FIRST_BATCH_VERSION,
     LAST_PRODUCE_VERSION,
     cut_produce,
     produce_entry_t,
@@ -24,13 +23,10 @@ from kbroker._core.client.producer.frame cimport (
 from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, outgoing_seal, outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t
 from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
+from kbroker._core.wire.apis cimport API_PRODUCE, PRODUCE_ADDS_FROM, PRODUCE_BATCHES_FROM, PRODUCE_ZSTD_FROM
 from kbroker._core.wire.cursor cimport reader_left, reader_t
 from kbroker._core.wire.error_codes cimport DUPLICATE_SEQUENCE_NUMBER
-
-cdef enum:
-    CODEC_ZSTD = 4
-    FIRST_ZSTD_VERSION = 7       # KIP-110
-    LAST_VERSION_1 = 11          # the last for transactions of version 1: from 12 on Produce adds partitions (KIP-890)
+from kbroker._core.wire.layout cimport CODEC_ZSTD
 
 cdef void mute(queue_t *queue) noexcept nogil:
     if not queue.muted:
@@ -277,10 +273,11 @@ cdef class ProduceEngine(Engine):
         The lock is not needed: nobody else touches batches under way.
         """
         cdef client_socket_t *socket = exchange.broker.socket
-        cdef int16_t last = LAST_VERSION_1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
-        cdef int16_t version = min(socket.versions[0], last)
+        # In a transaction of version 1 the partitions were added before: no version that adds them by itself (KIP-890).
+        cdef int16_t last = PRODUCE_ADDS_FROM - 1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
+        cdef int16_t version = min(socket.versions[API_PRODUCE], last)
         cdef int32_t i
-        if version < (FIRST_ZSTD_VERSION if self.a.codec == CODEC_ZSTD else FIRST_BATCH_VERSION if self.a.idempotent else 0):
+        if version < (PRODUCE_ZSTD_FROM if self.a.codec == CODEC_ZSTD else PRODUCE_BATCHES_FROM if self.a.idempotent else 0):
             return False
         for i in range(exchange.count):
             outgoing_seal(exchange.batches[i], self.a.transactional)
@@ -288,7 +285,7 @@ cdef class ProduceEngine(Engine):
         if self.on_leaving is not None:
             with gil:
                 self.leave(exchange)
-        if version < FIRST_BATCH_VERSION:
+        if version < PRODUCE_BATCHES_FROM:
             with gil:
                 self.make_older(exchange, 1 if version == 2 else 0)
             if exchange.count == 0:
@@ -297,7 +294,7 @@ cdef class ProduceEngine(Engine):
         if not write_produce(&exchange.out, version, &self.options, exchange.entries, exchange.count):
             return False
         cut_produce(&exchange.out, exchange.entries, exchange.count, exchange.pieces)
-        exchange.exchange.api_key = 0
+        exchange.exchange.api_key = API_PRODUCE
         exchange.exchange.api_version = version
         exchange.exchange.deadline_ms = now_ms + self.request_timeout_ms
         exchange.exchange.pieces = exchange.pieces

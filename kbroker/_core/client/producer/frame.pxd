@@ -9,7 +9,6 @@ from kbroker._core.base.sockets cimport iovec
 from kbroker._core.wire.cursor cimport reader_t, writer_t
 
 cdef enum:
-    FIRST_BATCH_VERSION = 3      # earlier versions have message sets: of magic 1 in version 2, of magic 0 before
     LAST_PRODUCE_VERSION = 12
 
 ctypedef struct produce_entry_t:

@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from kbroker._core.base.sockets cimport iovec
+from kbroker._core.wire.apis cimport PRODUCE_BATCHES_FROM
 from kbroker._core.wire.cursor cimport (
     is_utf8,
     read_array_count,
@@ -73,7 +74,7 @@ cdef bint write_produce(writer_t *out, int16_t version, const produce_options_t 
     write_string(out, options.client_id, options.client_id_size, False)
     if flexible:
         write_uvarint(out, 0)
-    if version >= FIRST_BATCH_VERSION:
+    if version >= PRODUCE_BATCHES_FROM:
         write_string(out, options.transactional_id, options.transactional_id_size if options.transactional_id != NULL else -1, flexible)
     write_i16(out, options.acks)
     write_i32(out, options.timeout_ms)

@@ -9,7 +9,7 @@ from kbroker._core.base.clock cimport monotonic_ms, wall_ms
 from kbroker._core.base.field_bytes cimport field_release, field_t, field_take
 from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.client.producer.accumulator cimport (
-    ADDED, IS_CLOSED, IS_SHUT, NO_ROOM, NO_SUCH_PARTITION, OUT_OF_MEMORY, TOO_LARGE, accumulator_add,
+    ADDED, IS_CLOSED, IS_SHUT, NO_ROOM, NO_SUCH_PARTITION, MEMORY_IS_OUT, TOO_LARGE, accumulator_add,
 )
 from kbroker._core.client.producer.delivery cimport Deliveries, Delivery
 from kbroker._core.client.producer.outgoing cimport outgoing_unref
@@ -124,7 +124,7 @@ cdef class RecordSender:
 
     cdef int refuse(self, int finding, Topic topic, int64_t partition, int64_t size) except -1:
         cdef accumulator_t *a = &self.accumulator.a
-        if finding == OUT_OF_MEMORY:
+        if finding == MEMORY_IS_OUT:
             raise MemoryError()
         if finding == IS_CLOSED:
             raise self.refused("closed", "the producer is closed")

@@ -6,14 +6,11 @@ from libc.stdlib cimport free, malloc
 
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record_batch cimport batch_info_t
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT
 
 from collections import deque
 
 from kbroker.model import number_key
-
-cdef enum:
-    MARKER_ABORT = 0             # types of control records
-    MARKER_COMMIT = 1
 
 @cython.final
 cdef class LastBatches:

@@ -15,9 +15,9 @@ from kbroker._core.log.compaction.dedupe_map cimport dedupe_get, dedupe_hash, de
 from kbroker._core.wire.cursor cimport write_raw
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport (
-    OUT_OF_MEMORY, MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,
+    MessageSetBuilder, message_check, message_read, message_t, set_info_t, set_walk,
 )
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT
+from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, OUT_OF_MEMORY
 
 
 cdef int feed_key(message_pass_t *run, const uint8_t *data, const message_t *message, int64_t offset) noexcept nogil:

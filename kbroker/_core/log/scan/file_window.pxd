@@ -6,6 +6,9 @@ from libc.stdlib cimport free, malloc, realloc
 
 from kbroker._core.log.io cimport io_read
 
+cdef enum:
+    CHUNK = 1048576              # bytes that scans read at a time
+
 ctypedef struct file_window_t:
     uint8_t *data                # owned
     int64_t capacity             # bytes that `data` has room for, and that one read asks for

@@ -9,7 +9,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset, strerror
 
-from kbroker._core.log.scan.file_window cimport window_at, window_close, window_open
+from kbroker._core.log.scan.file_window cimport CHUNK, window_at, window_close, window_open
 from kbroker._core.log.scan.index_check cimport check_entry_order, end_indexes, hold_index, hold_time_index, skip_index
 from kbroker._core.log.scan.segment_check cimport *
 from kbroker._core.wire.cursor cimport load_u32, load_u64, write_i32, write_i64, writer_free, writer_init
@@ -20,6 +20,7 @@ from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
     BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
+from kbroker._core.wire.transaction_marker cimport MARKER_ABORT
 
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ from kbroker._core.wire.record_batch import FINDINGS as _BATCH_FINDINGS
 from kbroker.errors import BadInput
 
 cdef enum:
-    CHUNK = 1048576              # bytes read at a time
     SLICE = 16777216             # bytes between two returns to Python
     LARGEST = 536870912          # bytes; a batch that is larger is not read
     DATA = 0                     # kinds of transaction events
@@ -188,7 +188,7 @@ cdef int look_at_batch(check_t *check, const batch_info_t *info, seen_t *seen, o
             if marker < 0 or info.record_count > 1:
                 return CHECK_CONTROL
             if marker <= 1:
-                transaction_event(check, ABORT if marker == 0 else COMMIT, info)
+                transaction_event(check, ABORT if marker == MARKER_ABORT else COMMIT, info)
     elif info.attributes & ATTRIBUTE_TRANSACTIONAL:
         transaction_event(check, DATA, info)
     return BATCH_OK

@@ -11,7 +11,7 @@ from libc.string cimport memset, strerror
 
 from kbroker._core.log.producer_table cimport ProducerTable
 from kbroker._core.log.producers cimport ended_t, producers_end, producers_remember, producers_t
-from kbroker._core.log.scan.file_window cimport file_window_t, window_at, window_close, window_open
+from kbroker._core.log.scan.file_window cimport CHUNK, file_window_t, window_at, window_close, window_open
 from kbroker._core.wire.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport message_header, message_t, message_verify
@@ -27,8 +27,6 @@ from kbroker.errors import StorageFailed
 
 cdef enum:
     MARKER_READ = 4096           # bytes of a control batch that are read
-
-    CHUNK = 1048576              # bytes read at a time
     SLICE = 67108864             # bytes between two reports to Python
     OFFSETS_GO_BACK = 100        # besides the findings: an intact batch that does not belong here
 

@@ -28,7 +28,6 @@ cdef enum:
     CONTEXT_ERROR = 3            # the one that it names cannot be used: fetch_t.session_error
     CONTEXT_REFUSED = 4          # the fetch is refused: every partition has an error
 
-    FIRST_BATCH_VERSION = 4      # lower versions get messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
     CONVERTED_AT_ONCE = 8 << 20  # bytes of the log converted for one response; the client fetches the rest next
 
     # The limits of what a processor serves itself, which takes a fraction of a millisecond. Most consumers have far
@@ -38,9 +37,6 @@ cdef enum:
 
     INITIAL_EPOCH = 0            # fetch_t.session_epoch: a new session is asked for
     FINAL_EPOCH = -1             # no session, or the end of the one that is named
-
-    READ_UNCOMMITTED = 0         # fetch_t.isolation
-    READ_COMMITTED = 1
 
     TO_HANDLER = 2               # returned: the caller has to call hand_over_fetch for the slot
 

@@ -48,15 +48,15 @@ from kbroker._core.server.fetch.sessions cimport (
     session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
 from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, FETCH_ZSTD_FROM, READ_COMMITTED, READ_UNCOMMITTED
 from kbroker._core.wire.cursor cimport reader_t
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, UNSUPPORTED_VERSION, KAFKA_STORAGE_ERROR, INVALID_FETCH_SESSION_EPOCH,
     UNSUPPORTED_COMPRESSION_TYPE,
 )
+from kbroker._core.wire.layout cimport CODEC_ZSTD
 
 cdef enum:
-    FIRST_ZSTD_VERSION = 10      # older clients may not read a topic with compression.type zstd (KIP-110)
-    CODEC_ZSTD = 4
     FEW_ENTRIES = 16             # entries; a parked fetch with room for so few is not shrunk
 
 # --- memory -------------------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nog
 
 cdef inline void refuse_old_client(const fetch_t *f, fetch_entry_t *e) noexcept nogil:
     """Set the error when the topic's settings forbid this version; as in Kafka, it replaces other errors too."""
-    if f.version < FIRST_ZSTD_VERSION and e.partition.options.compression == CODEC_ZSTD:
+    if f.version < FETCH_ZSTD_FROM and e.partition.options.compression == CODEC_ZSTD:
         e.error = UNSUPPORTED_COMPRESSION_TYPE
-    elif f.version < FIRST_BATCH_VERSION and not e.partition.options.downconversion:
+    elif f.version < FETCH_BATCHES_FROM and not e.partition.options.downconversion:
         e.error = UNSUPPORTED_VERSION
 
 cdef int32_t link_entries(fetch_t *f) noexcept nogil:
@@ -211,7 +211,7 @@ cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bin
         elif f.context == CONTEXT_REFUSED:
             error = UNKNOWN_SERVER_ERROR
             session_id = f.session_id
-    if not may_convert and f.version < FIRST_BATCH_VERSION and has_bytes(f, first):
+    if not may_convert and f.version < FETCH_BATCHES_FROM and has_bytes(f, first):
         f.first = first
         return
     write_response(serving, f, slot, first, error, session_id)

@@ -17,7 +17,7 @@ cdef enum:
     MOST_PIECES = 1000
     MOST_PIECES_ELSEWHERE = 100000
 
-    ABORTED_SIZE = 16            # bytes of an aborted transaction in a response; fetch.max.bytes limits them
+    LISTED_ABORTED_SIZE = 16     # bytes of an aborted transaction in a response; fetch.max.bytes limits them
     MOST_UNKNOWN_WAIT = 1000     # unknown partitions; a fetch that names more is not parked
 
 
@@ -43,7 +43,7 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
 
 cdef int look(fetch_t *f, bint may_block) noexcept nogil:
     cdef int64_t left = min(f.max_bytes, f.cache.fetch_max_bytes)
-    cdef int64_t aborted_left = f.cache.fetch_max_bytes // ABORTED_SIZE
+    cdef int64_t aborted_left = f.cache.fetch_max_bytes // LISTED_ABORTED_SIZE
     cdef int32_t unknown = 0
     cdef patience_t patience
     cdef bint at_least_one = True

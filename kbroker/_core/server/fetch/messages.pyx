@@ -15,8 +15,7 @@ from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker._core.wire.layout cimport *
-from kbroker._core.wire.message_set cimport OUT_OF_MEMORY
-from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, batch_error_code, batch_header, batch_info_t
+from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, OUT_OF_MEMORY, batch_error_code, batch_header, batch_info_t
 
 from kbroker.errors import KbrokerError
 

@@ -6,8 +6,9 @@ from libc.string cimport memcpy
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.server.connection cimport request_t
 from kbroker._core.server.fetch.fetch cimport (
-    CONVERTED_AT_ONCE, FINAL_EPOCH, FIRST_BATCH_VERSION, KNOWN, READ_COMMITTED, READ_UNCOMMITTED, fetch_entry_t, fetch_t,
+    CONVERTED_AT_ONCE, FINAL_EPOCH, KNOWN, fetch_entry_t, fetch_t,
 )
+from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, READ_COMMITTED, READ_UNCOMMITTED
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_left, reader_t,
     reader_take, skip_tags,
@@ -134,7 +135,7 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
     f.max_wait_ms = read_i32(&r)
     f.min_bytes = read_i32(&r)
     f.max_bytes = read_i32(&r) if f.version >= 3 else INT32_MAX
-    if f.version < FIRST_BATCH_VERSION:
+    if f.version < FETCH_BATCHES_FROM:
         f.max_bytes = min(f.max_bytes, CONVERTED_AT_ONCE)
         f.isolation = READ_UNCOMMITTED
     else:

@@ -6,12 +6,14 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
 from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
-from kbroker._core.server.connection cimport conn_t, count_error, slot_splice, slot_t
-from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, FIRST_BATCH_VERSION, fetch_entry_t, fetch_t
+from kbroker._core.server.connection cimport conn_t, slot_splice, slot_t
+from kbroker._core.server.counters cimport count_error
+from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, fetch_entry_t, fetch_t
 from kbroker._core.server.fetch.messages cimport write_messages
 from kbroker._core.server.fetch.sessions cimport FetchSessions
 from kbroker._core.server.peer cimport connection_of
 from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM
 from kbroker._core.wire.cursor cimport (
     store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
     writer_t,
@@ -75,11 +77,11 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
     if error:
-        count_error(serving.p, slot.api_key, error)
+        count_error(&serving.p.counters[slot.api_key], error)
     write_i32(w, e.partition_id)
     write_i16(w, error)
     write_i64(w, e.read.high_watermark)
-    if f.version < FIRST_BATCH_VERSION:
+    if f.version < FETCH_BATCHES_FROM:
         at = w.size
         write_i32(w, 0)
         if e.read.segment == NULL or error:
@@ -137,7 +139,7 @@ cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t firs
     if f.version >= 1:
         write_i32(w, 0)          # throttle time
     if error:
-        count_error(serving.p, slot.api_key, error)
+        count_error(&serving.p.counters[slot.api_key], error)
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)

@@ -10,13 +10,14 @@ from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.log.partition cimport log_options_t
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.server.serving cimport Serving, report
+from kbroker._core.wire.apis cimport PRODUCE_BATCHES_FROM, PRODUCE_ZSTD_FROM
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION,
     INVALID_REQUIRED_ACKS, INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD,
 )
 from kbroker._core.wire.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC,
+    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_TRANSACTIONAL, BATCH_ATTRIBUTES, BATCH_HEADER_SIZE, BATCH_MAGIC, CODEC_ZSTD,
 )
 from kbroker._core.wire.record cimport record_t, take_fields
 from kbroker._core.wire.record_batch cimport (
@@ -27,10 +28,6 @@ from kbroker._core.wire.record_batch cimport (
 from kbroker.errors import KbrokerError
 
 cdef enum:
-    CODEC_ZSTD = 4
-    FIRST_BATCH_VERSION = 3
-    FIRST_ZSTD_VERSION = 7
-
     # A compressed batch of at most SMALL_BATCH bytes that inflates to at most SMALL_INFLATED is checked on the
     # processor.
     SMALL_BATCH = 4 << 10
@@ -149,7 +146,7 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
     if e.batch_at < 0:
         refuse(e, INVALID_RECORD, True)
         return
-    e.unconverted = w.version < FIRST_BATCH_VERSION and e.batch_size > BATCH_MAGIC and batch[BATCH_MAGIC] < 2
+    e.unconverted = w.version < PRODUCE_BATCHES_FROM and e.batch_size > BATCH_MAGIC and batch[BATCH_MAGIC] < 2
     finding = BATCH_OK
     if not e.unconverted:
         finding = batch_header(batch, e.batch_size, &e.info)
@@ -157,7 +154,7 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
             finding = batch_check_trailing(batch, e.batch_size, &e.info)
     if finding != BATCH_OK:
         refuse(e, batch_error_code(finding), True)
-    elif not e.unconverted and e.info.attributes & ATTRIBUTE_CODEC_MASK == CODEC_ZSTD and w.version < FIRST_ZSTD_VERSION:
+    elif not e.unconverted and e.info.attributes & ATTRIBUTE_CODEC_MASK == CODEC_ZSTD and w.version < PRODUCE_ZSTD_FROM:
         refuse(e, UNSUPPORTED_COMPRESSION_TYPE, True)
     elif not -1 <= w.acks <= 1:
         refuse(e, INVALID_REQUIRED_ACKS, True)

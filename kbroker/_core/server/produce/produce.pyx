@@ -39,6 +39,7 @@ from kbroker._core.server.produce.check cimport produce_check, produce_check_res
 from kbroker._core.server.produce.response cimport produce_response
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.apis cimport PRODUCE_ADDS_FROM, PRODUCE_BATCHES_FROM
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, is_utf8, read_array_count, read_bytes, read_i16, read_i32, read_string, reader_t, skip_tags,
 )
@@ -48,8 +49,6 @@ from kbroker._core.wire.error_codes cimport (
 )
 
 cdef enum:
-    FIRST_BATCH_VERSION = 3
-    FIRST_ADDING_VERSION = 12
     APPENDED_AT_ONCE = 500       # batches that a processor appends for a request, each with a write(2): about 1 ms
     KEPT_ENTRIES = 64            # entries that the spare produce_t of a processor keeps room for
 
@@ -124,7 +123,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
     w.flexible = flexible
     w.internal_allowed = is_admin_client(request)
     w.transactional_id_at = -1
-    if w.version >= FIRST_BATCH_VERSION:
+    if w.version >= PRODUCE_BATCHES_FROM:
         name = read_string(&r, flexible, &name_size)
         if name != NULL:
             w.transactional_id_at = name - request.frame
@@ -183,7 +182,7 @@ cdef bint begin_verification(produce_t *w) noexcept nogil:
         e = &w.entries[i]
         if e.done or not is_transactional(e):
             continue
-        code = partition_verify(e.partition, &e.info, w.version >= FIRST_ADDING_VERSION, &e.guard)
+        code = partition_verify(e.partition, &e.info, w.version >= PRODUCE_ADDS_FROM, &e.guard)
         if code:
             refuse(e, code, True)
         elif e.guard != NO_GUARD:
@@ -233,7 +232,7 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
     cdef entry_t *e
     appender.origin = FROM_CLIENT
     appender.marker = NULL
-    appender.adds = w.version >= FIRST_ADDING_VERSION
+    appender.adds = w.version >= PRODUCE_ADDS_FROM
     for i in range(w.count):
         e = &w.entries[i]
         if e.done:

@@ -6,7 +6,9 @@ from libc.string cimport strlen
 
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
 from kbroker._core.log.partition cimport ack_waiter_t
-from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, count_error, slot_t
+from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, slot_t
+from kbroker._core.server.counters cimport count_error
+from kbroker._core.wire.apis cimport API_PRODUCE
 from kbroker._core.server.produce.work cimport entry_t, produce_t
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
@@ -97,7 +99,7 @@ cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8
         e = &w.entries[i]
         topic_count += e.topic_partitions > 0
         if e.error:
-            count_error(serving.p, 0, e.error)
+            count_error(&serving.p.counters[API_PRODUCE], e.error)
             failed = True
     if w.acks == 0:
         return SLOT_CLOSE if failed else SLOT_SILENT

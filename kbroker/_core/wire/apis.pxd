@@ -1,0 +1,18 @@
+"""The API keys that compiled code serves or asks for, and the versions from which they mean something else."""
+
+cdef enum:
+    API_KEYS = 96                # keys are below: arrays by key have so many elements
+
+    API_PRODUCE = 0
+    API_FETCH = 1
+    API_VERSIONS = 18
+
+    PRODUCE_BATCHES_FROM = 3     # earlier versions have message sets: of magic 1 in version 2, of magic 0 before
+    PRODUCE_ZSTD_FROM = 7        # KIP-110
+    PRODUCE_ADDS_FROM = 12       # a batch that begins a transaction adds the partition to it (KIP-890, part 2)
+
+    FETCH_BATCHES_FROM = 4       # earlier versions get messages: magic 0 in versions 0 and 1, magic 1 in 2 and 3
+    FETCH_ZSTD_FROM = 10         # older clients may not read a topic with compression.type zstd (KIP-110)
+
+    READ_UNCOMMITTED = 0         # isolation levels of a Fetch
+    READ_COMMITTED = 1
