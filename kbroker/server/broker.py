@@ -233,7 +233,7 @@ class Broker:
         self._handlers = HandlerPool(config["num.io.threads"], self._channel, self._dispatcher.serve)
         self._processors = Processors(
             config["num.network.threads"],
-            self._logs.registry,
+            self._logs.partition_table,
             FetchSessions(
                 config["max.incremental.fetch.session.cache.slots"],
                 fetch_max_bytes=config["fetch.max.bytes"],

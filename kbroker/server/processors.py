@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker._core.log.registry import Registry
+from kbroker._core.log.partition_table import PartitionTable
 from kbroker._core.server.cold_reader import ColdReader
+from kbroker._core.server.counters import ApiCounters
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
-from kbroker._core.server.counters import ApiCounters
 from kbroker._core.server.processor import Processor
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
@@ -42,7 +42,7 @@ class Processors:
     def __init__(
         self,
         count: int,
-        registry: Registry,
+        partition_table: PartitionTable,
         fetch_sessions: FetchSessions,
         on_request: OnRequest,
         limits: ProcessorLimits = ProcessorLimits(),  # noqa: B008 (immutable)
@@ -56,7 +56,7 @@ class Processors:
             Processor(
                 f"processor-{index}",
                 index,
-                registry,
+                partition_table,
                 fetch_sessions,
                 self.cold_reader,
                 apis,

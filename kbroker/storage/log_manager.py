@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.partition_table import PartitionTable
 from kbroker._core.log.producers import limit_memory
-from kbroker._core.log.registry import Registry
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
@@ -62,7 +62,7 @@ class LogManager:
         self.options = options
         limit_memory(options.producers_max_bytes)
         self._policies_for = policies_for
-        self.registry = Registry()
+        self.partition_table = PartitionTable()
         self.strays: dict[TopicPartition, str] = {}
         """Partitions on disk that the cluster does not know, with their paths. They are left alone."""
         self._fs = fs or RealFileSystem()
@@ -344,7 +344,7 @@ class LogManager:
     def _add(self, home: OpenDirectory, log: Log) -> Log:
         home.add(log)
         self._logs[log.topic_partition] = log
-        self.registry.add(log.state)
+        self.partition_table.add(log.state)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> None:
@@ -357,7 +357,7 @@ class LogManager:
             if log is None:
                 return
             self._home_of(log.directory).remove(topic_partition)
-        self.registry.remove(log.state)
+        self.partition_table.remove(log.state)
         self.cleaner.forget(log)
         path, handles = log.delete()
         self._removals.remove_directory_later(log.delete_delay_ms, handles, path)

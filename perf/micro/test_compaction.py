@@ -65,7 +65,7 @@ def test_copy(benchmark: BenchmarkFixture, stays: str, codec: Codec) -> None:
     elif stays == "every second":
         # Half of the keys have a newer record at a later offset.
         for key in range(5000):
-            found.put(b"user-%08d" % key, 2**40 if key % 2 else 0)
+            found.enter(b"user-%08d" % key, 2**40 if key % 2 else 0)
     found.latest_offset = 2**40
 
     def copy() -> SegmentCopy:

@@ -5,7 +5,7 @@ append.pxd (appends), position.pxd (finds offsets) and flush.pxd (flushes, relea
 partition_state.pxd lets Python drive it all. Here are the structs, their references, and fetches that wait.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps
-live until its last reference goes, so a file may be unlinked under a reader. The registry holds one reference of each
+live until its last reference goes, so a file may be unlinked under a reader. The partition table holds one reference of each
 partition; a lookup in it returns a reference that the caller owns.
 
 Locks. `append_lock` is held over a whole append, write(2) included (order of offsets is order of bytes), and by every
@@ -16,7 +16,8 @@ tail ring, the entries pending for the indexes and the waiter lists, so a read n
 "Both locks" in a comment means these two: a field that is written under both may be read under either.
 `flush_lock` is held over fdatasync, so one runs at a time for each partition. A thread that waited for it finds that
 the last flush has covered its records too, or makes the next flush for all that came meanwhile.
-Order: registry, flush_lock, append_lock, lock, log_dir, mailbox. A thread gives up the GIL before it takes any of them.
+Order: flush_lock, append_lock, lock, log_dir, mailbox. Nothing is taken under the lock of the partition table. A thread
+gives up the GIL before it takes any of them.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -180,7 +181,7 @@ ctypedef struct partition_t:
     void *directory            # owned PyObject: the LogDirectory of `dir`
     void *file_system          # owned PyObject of an injected FileSystem, NULL for the real one
     void *log                  # owned PyObject: weak reference to the storage.Log that opens and rolls, or NULL
-    partition_t *name_next     # Registry's chains
+    partition_t *name_next     # PartitionTable's chains
     partition_t *id_next
 
 ctypedef struct aborted_t:
@@ -199,7 +200,7 @@ ctypedef struct read_result_t:
     int64_t last_stable_offset
     int64_t log_start_offset
 
-# --- partitions and the registry ---------------------------------------------------------------------
+# --- references ---------------------------------------------------------------------------------------
 cdef void partition_ref(partition_t *p) noexcept nogil
 cdef void partition_unref(partition_t *p) noexcept nogil
 cdef inline void segment_ref(segment_t *s) noexcept nogil:

@@ -17,7 +17,7 @@ from kbroker._core.server.sending cimport send_dirty
 from kbroker._core.server.serving cimport Serving, handed_t
 
 cdef enum:
-    GIVEN_AT_ONCE = 16           # requests given each time that the GIL is taken
+    HANDED_AT_ONCE = 16          # requests handed over each time that the GIL is taken
 
 
 cdef void hand_over(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
@@ -71,27 +71,27 @@ cdef void hand_over(Serving serving, conn_t *conn, request_t *request) noexcept 
     if serving.gathers:
         serving.gathered_count += 1
     else:
-        give(serving, room, 1)
+        hand_to_python(serving, room, 1)
 
 
-cdef void give_gathered(Serving serving) noexcept nogil:
+cdef void hand_over_gathered(Serving serving) noexcept nogil:
     cdef int32_t count = serving.gathered_count
     cdef int32_t done = 0
     serving.gathered_count = 0
     while done < count:
-        give(serving, serving.gathered + done, min(count - done, GIVEN_AT_ONCE))
-        done += GIVEN_AT_ONCE
+        hand_to_python(serving, serving.gathered + done, min(count - done, HANDED_AT_ONCE))
+        done += HANDED_AT_ONCE
         send_dirty(serving.p)
 
 
 cdef void hand_over_fetch(Serving serving, slot_t *slot) noexcept nogil:
     slot.outstanding = 1
     slot_mute(slot)
-    give_fetch(serving, slot)
+    hand_fetch_to_python(serving, slot)
 
 
-cdef void give_fetch(Serving serving, slot_t *slot) noexcept with gil:
-    put(serving, slot.conn, new_request(serving, slot))
+cdef void hand_fetch_to_python(Serving serving, slot_t *slot) noexcept with gil:
+    hand_or_hold(serving, slot.conn, new_request(serving, slot))
 
 
 cdef Request new_request(Serving serving, slot_t *slot):
@@ -105,7 +105,7 @@ cdef Request new_request(Serving serving, slot_t *slot):
     return request
 
 
-cdef void put(Serving serving, conn_t *conn, Request request) noexcept:
+cdef void hand_or_hold(Serving serving, conn_t *conn, Request request) noexcept:
     """Give the request to Python, or hold it when the request channel has no room."""
     try:
         request.connection = connection_of(serving, conn)
@@ -116,7 +116,7 @@ cdef void put(Serving serving, conn_t *conn, Request request) noexcept:
         request.fail(error)
 
 
-cdef void give(Serving serving, handed_t *handed, int32_t count) noexcept with gil:
+cdef void hand_to_python(Serving serving, handed_t *handed, int32_t count) noexcept with gil:
     cdef int32_t i
     for i in range(count):
         call_on_request(serving, &handed[i])
@@ -143,7 +143,7 @@ cdef void call_on_request(Serving serving, handed_t *handed) noexcept:
     except BaseException as error:
         request.fail(error)
         return
-    put(serving, conn, request)
+    hand_or_hold(serving, conn, request)
 
 
 cdef void resume_held(Serving serving) noexcept with gil:

@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.counters import ApiCounters
 from kbroker._core.server.fetch.sessions import FetchSessions
-from kbroker._core.log.registry import Registry
+from kbroker._core.log.partition_table import PartitionTable
 from kbroker._core.server.peer import Connection
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
@@ -15,7 +15,7 @@ class Processor:
         self,
         name: str,
         index: int,
-        registry: Registry,
+        partition_table: PartitionTable,
         fetch_sessions: FetchSessions,
         cold_reader: ColdReader,
         apis: Iterable[tuple[int, int, int, int | None]],

@@ -32,7 +32,7 @@ from kbroker._core.base.timer_wheel cimport (
     timer_node_t, wheel_add, wheel_init, wheel_next_due_ms, wheel_remove, wheel_t, wheel_take_due,
 )
 from kbroker._core.log.partition cimport segment_unref
-from kbroker._core.log.registry cimport Registry
+from kbroker._core.log.partition_table cimport PartitionTable
 from kbroker._core.server.connection cimport (
     SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty, conn_unlink, partial_free, parked_t, processor_t, slot_free,
     slot_t, take_ready,
@@ -40,7 +40,7 @@ from kbroker._core.server.connection cimport (
 from kbroker._core.server.counters cimport count_error, counters_by_key
 from kbroker._core.server.fetch.fetch cimport fetch_abandon
 from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
-from kbroker._core.server.handover cimport give_gathered, resume_held
+from kbroker._core.server.handover cimport hand_over_gathered, resume_held
 from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks
 from kbroker._core.server.peer cimport Connection, connection_of
 from kbroker._core.server.produce.produce cimport produce_discard
@@ -82,7 +82,7 @@ _unfinished = []
 cdef class Processor:
     """The connections of one thread. `run` is the body of that thread; all other methods are for other threads."""
 
-    def __cinit__(self, str name, int index, Registry registry not None, FetchSessions fetch_sessions not None, ColdReader cold_reader not None,
+    def __cinit__(self, str name, int index, PartitionTable partition_table not None, FetchSessions fetch_sessions not None, ColdReader cold_reader not None,
                   apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
                   listeners=("PLAINTEXT",), transports=None,
                   int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20,
@@ -108,7 +108,7 @@ cdef class Processor:
         mutex_init(&self.closed_lock, NULL)
         self.name = name
         self.index = index
-        self.registry = registry
+        self.partition_table = partition_table
         self.fetch_sessions = fetch_sessions
         self.cold_reader = cold_reader
         self.on_request = on_request
@@ -322,7 +322,7 @@ cdef class Processor:
             if p.ready != NULL:
                 self.serve_ready()
             if self.gathered_count:
-                give_gathered(self)
+                hand_over_gathered(self)
             if atomic_load_i32(&self.resumed):
                 atomic_store_i32(&self.resumed, 0)
                 resume_held(self)

@@ -16,7 +16,7 @@ from kbroker._core.server.connection cimport (
 )
 from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
-from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_prepare, produce_run
+from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_check_blocking, produce_run
 from kbroker._core.server.serving cimport report
 from kbroker._core.wire.apis cimport API_FETCH, API_PRODUCE
 from kbroker._core.wire.cursor cimport write_raw, writer_free
@@ -142,27 +142,27 @@ cdef class Request:
                 self.connection.close_reason = f"an error of this broker: {error!r}"
             self.deliver(slot, SLOT_CLOSE)
 
-    def prepare(self):
+    def check_blocking(self):
         """Do everything of a Produce that comes before the append.
 
         Call it on a thread that may block, unless the request `only_verifies`. Return the question for the coordinator
         of the transaction, to be asked before `run_blocking`: (transactional_id, producer_id, producer_epoch, [(topic,
-        partition_id), ...]), or None. Raises RuntimeError when the request is not a Produce that can be prepared.
+        partition_id), ...]), or None. Raises RuntimeError when the request is not a Produce that a processor has begun.
         """
         cdef produce_t *work = self.work
         cdef Frame frame = self.frame
         cdef bint asks
         if work == NULL:
-            raise RuntimeError(f"{self!r} is not one that can be prepared")
+            raise RuntimeError(f"{self!r} is not one that can be checked")
         with nogil:
-            asks = produce_prepare(self.serving, work, frame.buffer + frame.at)
+            asks = produce_check_blocking(self.serving, work, frame.buffer + frame.at)
         return produce_asked(work, frame.buffer + frame.at) if asks else None
 
     def run_blocking(self, codes=None) -> None:
         """Finish and answer a Produce or Fetch that the processor could not finish, on a thread that may block.
 
         `codes`: the answer of the coordinator of a transaction, an error code for each partition of the question that
-        `prepare` returned. Without it no transaction may begin. Raises RuntimeError for any other API.
+        `check_blocking` returned. Without it no transaction may begin. Raises RuntimeError for any other API.
         """
         cdef slot_t *slot
         if self.api_key != API_PRODUCE and self.api_key != API_FETCH:
@@ -193,9 +193,9 @@ cdef class Request:
         cdef produce_t *work = self.work
         cdef int32_t outcome
         self.work = NULL
-        if not work.prepared:
+        if not work.checked:
             with nogil:
-                produce_prepare(self.serving, work, frame.buffer + frame.at)
+                produce_check_blocking(self.serving, work, frame.buffer + frame.at)
         try:
             produce_answered(work, codes)
         except BaseException as error:

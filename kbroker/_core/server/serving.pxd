@@ -7,7 +7,7 @@ timers, counters and connections are in its `processor_t` (connection.pxd).
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.base.mailbox cimport mailbox_t
-from kbroker._core.log.registry cimport Registry
+from kbroker._core.log.partition_table cimport PartitionTable
 from kbroker._core.server.connection cimport processor_t, slot_t
 from kbroker._core.server.fetch.sessions cimport FetchSessions
 from kbroker._core.server.produce.work cimport produce_t
@@ -29,12 +29,12 @@ cdef class Serving:
     """The part of a processor that serves requests.
 
     Its fields belong to the processor's thread. Other threads may use what is constant: limits, callbacks, the
-    registry, the sessions.
+    partition table, the sessions.
     """
     cdef readonly str name
     cdef processor_t *p
     cdef mailbox_t mailbox
-    cdef Registry registry
+    cdef PartitionTable partition_table
     cdef FetchSessions fetch_sessions  # shared by all processors
     cdef tuple listeners               # their names
     cdef int64_t max_inflated_size
@@ -48,7 +48,7 @@ cdef class Serving:
     cdef object on_request             # callable(Request, Processor), this thread, GIL held; False: the channel is full
     cdef list held                     # Requests that the request channel had no room for
     cdef bint gathers                  # several connections are read in this turn: Python gets their requests together
-    cdef handed_t *gathered            # owned; the requests for give_gathered
+    cdef handed_t *gathered            # owned; the requests for hand_over_gathered
     cdef int32_t gathered_count
     cdef int32_t gathered_capacity
     cdef unsigned long thread_id       # of the processor's thread, as threading.get_ident

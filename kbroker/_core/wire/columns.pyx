@@ -217,7 +217,7 @@ cdef class Columns:
     def __len__(self):
         return self.count
 
-    cdef object one(self, int column, object found):
+    cdef object wanted_column(self, int column, object found):
         if not self.wanted & column:
             raise ValueError("a column that was not asked for")
         return found
@@ -230,44 +230,44 @@ cdef class Columns:
     @property
     def topic_indexes(self):
         """For each record, the index of its topic in `topics`."""
-        return self.one(COLUMN_TOPIC, self._topic_indexes)
+        return self.wanted_column(COLUMN_TOPIC, self._topic_indexes)
 
     @property
     def partitions(self):
-        return self.one(COLUMN_PARTITION, self._partitions)
+        return self.wanted_column(COLUMN_PARTITION, self._partitions)
 
     @property
     def offsets(self):
-        return self.one(COLUMN_OFFSET, self._offsets)
+        return self.wanted_column(COLUMN_OFFSET, self._offsets)
 
     @property
     def timestamps(self):
-        return self.one(COLUMN_TIMESTAMP, self._timestamps)
+        return self.wanted_column(COLUMN_TIMESTAMP, self._timestamps)
 
     @property
     def timestamp_types(self):
         """0: the producer's timestamp (CreateTime); 1: the broker's (LogAppendTime)."""
-        return self.one(COLUMN_TIMESTAMP_TYPE, self._timestamp_types)
+        return self.wanted_column(COLUMN_TIMESTAMP_TYPE, self._timestamp_types)
 
     @property
     def keys(self):
-        return self.one(COLUMN_KEY, self._keys)
+        return self.wanted_column(COLUMN_KEY, self._keys)
 
     @property
     def values(self):
-        return self.one(COLUMN_VALUE, self._values)
+        return self.wanted_column(COLUMN_VALUE, self._values)
 
     @property
     def header_offsets(self):
-        return self.one(COLUMN_HEADERS, self._header_offsets)
+        return self.wanted_column(COLUMN_HEADERS, self._header_offsets)
 
     @property
     def header_names(self):
-        return self.one(COLUMN_HEADERS, self._header_names)
+        return self.wanted_column(COLUMN_HEADERS, self._header_names)
 
     @property
     def header_values(self):
-        return self.one(COLUMN_HEADERS, self._header_values)
+        return self.wanted_column(COLUMN_HEADERS, self._header_values)
 
 
 @cython.final
@@ -329,7 +329,7 @@ cdef class RecordColumns:
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             with nogil:
-                finding = self.take(<const uint8_t *>view.buf, view.len, &batch.info, 0, INT32_MAX)
+                finding = self.add_records(<const uint8_t *>view.buf, view.len, &batch.info, 0, INT32_MAX)
         finally:
             PyBuffer_Release(&view)
         self.raise_for(finding, batch.position)
@@ -344,7 +344,7 @@ cdef class RecordColumns:
             raise InvalidBatch(finding, position)
         return 0
 
-    cdef int take(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
+    cdef int add_records(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
         cdef int64_t rows = self.count, header_rows = self.header_names.rows
         cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls, header_nulls = self.header_values.nulls
         cdef size_t key_size = self.keys.data.size, value_size = self.values.data.size

@@ -167,7 +167,7 @@ cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp,
     cdef int64_t limit = builder.limit
     cdef int finding
     builder.limit = INT32_MAX
-    finding = builder.put(offset, timestamp, key, key_size, value, value_size)
+    finding = builder.add(offset, timestamp, key, key_size, value, value_size)
     builder.limit = limit
     return finding
 
@@ -192,7 +192,7 @@ cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offse
                 timestamp = plus(batch.info.base_timestamp, record.timestamp_delta)
             finding = put_first(builder, offset, timestamp, record.key, record.key_size, record.value, record.value_size) \
                 if builder.count == 0 else \
-                builder.put(offset, timestamp, record.key, record.key_size, record.value, record.value_size)
+                builder.add(offset, timestamp, record.key, record.key_size, record.value, record.value_size)
             if finding != BATCH_OK:
                 return finding
         left.p = p
@@ -260,7 +260,7 @@ cdef int convert_older(const uint8_t *data, int64_t size, const message_t *wrapp
         finding = message_read(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
-        finding = builder.put(plus(info.base_offset, message.offset), -1, p + message.key_position, message.key_size,
+        finding = builder.add(plus(info.base_offset, message.offset), -1, p + message.key_position, message.key_size,
                               p + message.value_position, message.value_size)
         if finding == BATCH_OK:
             info.size += message.size

@@ -77,5 +77,5 @@ cdef class MessageSetBuilder:
     cdef readonly int64_t first_offset
     cdef readonly int64_t last_offset
     cdef readonly int64_t max_timestamp
-    cdef int put(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
+    cdef int add(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
                  int64_t value_size) noexcept nogil

@@ -217,7 +217,7 @@ cdef class MessageSetBuilder:
         """The size in bytes of the messages that were added so far."""
         return self.out.size
 
-    cdef int put(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
+    cdef int add(self, int64_t offset, int64_t timestamp, const uint8_t *key, int64_t key_size, const uint8_t *value,
                  int64_t value_size) noexcept nogil:
         cdef uint64_t base = 0
         cdef int done
@@ -253,7 +253,7 @@ cdef class MessageSetBuilder:
                 PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
             if value is not None:
                 PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-            done = self.put(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len, <const uint8_t *>value_view.buf,
+            done = self.add(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len, <const uint8_t *>value_view.buf,
                             value_view.len)
         finally:
             PyBuffer_Release(&value_view)

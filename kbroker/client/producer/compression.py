@@ -39,7 +39,7 @@ class CompressionThread:
 
     def _run(self) -> None:
         while not self._stopped:
-            records = self._compressor.take(WAIT_MS)
+            records = self._compressor.next_batch(WAIT_MS)
             if records is None:
                 continue
             compressed = None
@@ -48,4 +48,4 @@ class CompressionThread:
             except Exception:
                 log.exception("a batch could not be compressed and is sent as it is")
             finally:
-                self._compressor.give(compressed)
+                self._compressor.finish_batch(compressed)

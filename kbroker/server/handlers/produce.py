@@ -38,7 +38,7 @@ def handle(services: Services, request: Request, message: None) -> None:
 
     As in Kafka, a coordinator's error that clients of this version do not retry is answered with a code that they do.
     """
-    asked = request.prepare()
+    asked = request.check_blocking()
     if asked is None:
         request.run_blocking()
         return

@@ -73,7 +73,9 @@ class SmallBroker:
         self.dispatcher = Dispatcher(self._services(), self.channel, {key: ROUTES[key] for key in SERVED})
         self.handlers = HandlerPool(4, self.channel, self.dispatcher.serve)
         limits = ProcessorLimits(idle_ms=idle_ms)
-        self.processors = Processors(processor_count, self.logs.registry, self.sessions, self._on_request, limits)
+        self.processors = Processors(
+            processor_count, self.logs.partition_table, self.sessions, self._on_request, limits
+        )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self.listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept)

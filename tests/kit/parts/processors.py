@@ -73,7 +73,7 @@ class ProcessorRig:
         for index in range(processors):
             self.processors.append(
                 Processor(
-                    f"processor-{index}", index, self.logs.registry, self.fetch_sessions, self.cold_reader, APIS,
+                    f"processor-{index}", index, self.logs.partition_table, self.fetch_sessions, self.cold_reader, APIS,
                     self._on_request, self._on_close,
                     inflate=inflate, recompress=recompress, convert=convert, down_convert=down_convert,
                     listeners=listeners, transports=transports, **limits,
@@ -99,7 +99,7 @@ class ProcessorRig:
 
     def _serve(self, request: Request) -> None:
         if request.api_key <= 1:
-            asked = request.prepare() if request.api_key == 0 else None
+            asked = request.check_blocking() if request.api_key == 0 else None
             request.run_blocking(self.verify(*asked) if asked is not None and self.verify is not None else None)
         else:
             self.handle(request)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core.log.registry import Registry
+from kbroker._core.log.partition_table import PartitionTable
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
@@ -40,7 +40,7 @@ def processors() -> Iterator[Processors]:
         request.respond(bytes(request.body))  # type: ignore[attr-defined]
         return True
 
-    made = Processors(2, Registry(), FetchSessions(), echo, listeners=("PLAINTEXT", "OTHER"))
+    made = Processors(2, PartitionTable(), FetchSessions(), echo, listeners=("PLAINTEXT", "OTHER"))
     made.start()
     yield made
     assert made.stop(10)

@@ -75,7 +75,7 @@ def entries(running: WholeBroker) -> dict[str, int]:
         "logs": len(logs.logs()),
         "logs of the directory": home.log_count,
         "logs that were there": len(home._departed),
-        "registry": len(logs.registry),
+        "partition table": len(logs.partition_table),
         "jobs": len(logs._scheduler._queue),
         "open segments": len(logs._open_segments),
         "offsets": len(shard.groups[GROUP].offsets.committed) if GROUP in shard.groups else 0,

@@ -134,7 +134,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_the_delay(broker: Bro
     log.append(batch_of([b"x"]))
     logs.delete(ORDERS)
     assert logs.get(ORDERS) is None
-    assert not logs.registry.contains("orders", 0)
+    assert not logs.partition_table.contains("orders", 0)
     with pytest.raises(ProtocolError) as refused:
         log.append(batch_of([b"x"]))
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

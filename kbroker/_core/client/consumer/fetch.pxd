@@ -59,7 +59,7 @@ cdef class FetchEngine(FetchPoll):
     cdef void prefer_no_longer(self, int32_t node_id) noexcept nogil
     cdef bint has_work(self, fetch_node_t *node, int64_t now_ms) noexcept nogil
     cdef void send(self, fetch_node_t *node, client_socket_t *socket, int64_t now_ms) noexcept nogil
-    cdef fetch_request_t *prepare(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil
+    cdef fetch_request_t *new_request(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil
     cdef void forget_session(self, fetch_node_t *node) noexcept nogil
     cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, int64_t size) noexcept nogil
     cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, fetch_answers_t *answers,

@@ -164,7 +164,7 @@ cdef class FetchEngine(FetchPoll):
         cdef int32_t i
         mutex_lock(&self.lock)
         if version >= 0:
-            request = self.prepare(node, version, now_ms)
+            request = self.new_request(node, version, now_ms)
         else:
             for i in range(self.partition_count):
                 if is_wanted(self.partitions[i], node.node_id, now_ms):
@@ -182,7 +182,7 @@ cdef class FetchEngine(FetchPoll):
         request.exchange.answered = <answered_t><void *>fetch_answered
         socket_send(socket, &request.exchange)
 
-    cdef fetch_request_t *prepare(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil:
+    cdef fetch_request_t *new_request(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil:
         """Make the next request to a broker. Return NULL if memory is out. The caller holds the lock."""
         cdef size_t most = <size_t>self.partition_count
         cdef fetch_request_t *request = <fetch_request_t *>calloc(1, sizeof(fetch_request_t))

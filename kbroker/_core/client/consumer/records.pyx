@@ -329,7 +329,7 @@ cdef class Records:
             columns.next_partition(source.topic, source.partition)
             with nogil:
                 header_of(&payload, &info)
-                finding = columns.take(payload.records, payload.end - payload.records, &info, skipped, most)
+                finding = columns.add_records(payload.records, payload.end - payload.records, &info, skipped, most)
             if finding > BATCH_OK:
                 raise chunk.unreadable(finding, info.base_offset)
             columns.raise_for(finding, 0)

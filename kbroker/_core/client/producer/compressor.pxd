@@ -4,9 +4,9 @@ from kbroker._core.client.producer.accumulator cimport Accumulator
 from kbroker._core.client.producer.outgoing cimport outgoing_t
 
 cdef class Compressor:
-    """Takes batches and gives them back. For one thread.
+    """The batches that wait to be compressed, one after the other. For one thread.
 
-    It holds a reference to the batch it has taken; the bytes of the batch stay where they are until it is given back.
+    It holds a reference to the batch that `next_batch` returned; its bytes stay where they are until `finish_batch`.
     """
     cdef readonly Accumulator accumulator
     cdef outgoing_t *batch

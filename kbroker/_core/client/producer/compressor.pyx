@@ -23,8 +23,8 @@ cdef class Compressor:
         if self.batch != NULL:
             outgoing_unref(self.batch)
 
-    def take(self, int timeout_ms):
-        """Return the next batch's records, as a memoryview that is valid until `give`; None if no batch came in time.
+    def next_batch(self, int timeout_ms):
+        """Return the next batch's records, as a memoryview that is valid until `finish_batch`; None if no batch came in time.
 
         Raises RuntimeError if a batch is taken already.
         """
@@ -46,7 +46,7 @@ cdef class Compressor:
                     futex_wait(&a.raw_came, seen, timeout_ms)
         return None
 
-    def give(self, compressed) -> None:
+    def finish_batch(self, compressed) -> None:
         """Let the batch that was taken be sent with the bytes `compressed`; uncompressed if None, or if not smaller.
 
         Raises RuntimeError if no batch is taken.

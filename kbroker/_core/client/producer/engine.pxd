@@ -54,7 +54,7 @@ cdef class ProduceEngine(Engine):
     cdef bint gather(self, int64_t now_ms) noexcept nogil
     cdef bint sendable(self, queue_t *queue, int64_t now_ms) noexcept nogil
     cdef bint expire(self, queue_t *queue, int64_t now_ms) noexcept nogil
-    cdef bint take(self, queue_t *queue, broker_t *broker) noexcept nogil
+    cdef bint add_to_request(self, queue_t *queue, broker_t *broker) noexcept nogil
     cdef bint send(self, produce_exchange_t *exchange, int64_t now_ms) noexcept nogil
     cdef int leave(self, produce_exchange_t *exchange) except *
     cdef int make_older(self, produce_exchange_t *exchange, int magic) except *

@@ -193,9 +193,9 @@ cdef class ProduceEngine(Engine):
         if broker.socket == NULL or (broker.gathered == NULL and broker.in_flight >= self.max_in_flight):
             return
         if self.sendable(queue, now_ms):
-            self.take(queue, broker)
+            self.add_to_request(queue, broker)
 
-    cdef bint take(self, queue_t *queue, broker_t *broker) noexcept nogil:
+    cdef bint add_to_request(self, queue_t *queue, broker_t *broker) noexcept nogil:
         cdef accumulator_t *a = self.a
         cdef outgoing_t *batch = queue.sealed.head
         cdef produce_exchange_t *exchange = broker.gathered

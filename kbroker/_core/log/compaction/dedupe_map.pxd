@@ -25,7 +25,7 @@ cdef void dedupe_prefetch(const dedupe_map_t *map, const dedupe_hash_t *hashes, 
 
 # Put a key with its offset, which is not negative; it replaces a lower offset. False when the key is new and the map
 # full.
-cdef bint dedupe_put(dedupe_map_t *map, const dedupe_hash_t *hash, int64_t offset) noexcept nogil
+cdef bint dedupe_enter(dedupe_map_t *map, const dedupe_hash_t *hash, int64_t offset) noexcept nogil
 
 # The newest offset of a key, -1 when the key is not in the map.
 cdef int64_t dedupe_get(const dedupe_map_t *map, const dedupe_hash_t *hash) noexcept nogil

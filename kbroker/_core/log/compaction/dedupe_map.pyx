@@ -75,7 +75,7 @@ cdef inline dedupe_slot_t *find_slot(const dedupe_map_t *map, const dedupe_hash_
             slot = map.slots
 
 
-cdef bint dedupe_put(dedupe_map_t *map, const dedupe_hash_t *hash, int64_t offset) noexcept nogil:
+cdef bint dedupe_enter(dedupe_map_t *map, const dedupe_hash_t *hash, int64_t offset) noexcept nogil:
     cdef dedupe_slot_t *slot = find_slot(map, hash)
     if slot.next_offset == 0:
         if map.count == map.capacity:
@@ -146,8 +146,8 @@ cdef class DedupeMap:
     def latest_offset(self, int64_t offset):
         self.map.latest_offset = offset
 
-    def put(self, key, int64_t offset):
-        """Put a key; an offset below the known one is ignored. Return False when the key is new and the map is full.
+    def enter(self, key, int64_t offset):
+        """Enter a key; an offset below the known one is ignored. Return False when the key is new and the map is full.
 
         Raises ValueError when `offset` is negative.
         """
@@ -158,7 +158,7 @@ cdef class DedupeMap:
         PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
         try:
             hash = dedupe_hash(&self.map, <const uint8_t *>view.buf, view.len)
-            return dedupe_put(&self.map, &hash, offset)
+            return dedupe_enter(&self.map, &hash, offset)
         finally:
             PyBuffer_Release(&view)
 

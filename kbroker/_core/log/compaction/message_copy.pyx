@@ -11,7 +11,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kbroker._core.log.compaction.copied_bytes cimport copied_keep, copied_t, copied_writer
-from kbroker._core.log.compaction.dedupe_map cimport dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_put
+from kbroker._core.log.compaction.dedupe_map cimport dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_enter
 from kbroker._core.wire.cursor cimport write_raw
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport (
@@ -25,7 +25,7 @@ cdef int feed_key(message_pass_t *run, const uint8_t *data, const message_t *mes
     run.records_read += 1
     if message.key_size >= 0 and offset >= run.start_offset:
         hash = dedupe_hash(run.map, data + message.key_position, message.key_size)
-        if not dedupe_put(run.map, &hash, offset):
+        if not dedupe_enter(run.map, &hash, offset):
             pass_offset(run, offset - 1)
             return DEDUPE_MAP_FULL
     return BATCH_OK
@@ -82,7 +82,7 @@ cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *
                 if kept is None:
                     finding = feed_key(run, p, &message, offset)
                 elif stays(run, p, &message, offset):
-                    finding = kept.put(offset, wrapper.timestamp if kept.log_append_time else message.timestamp,
+                    finding = kept.add(offset, wrapper.timestamp if kept.log_append_time else message.timestamp,
                                        p + message.key_position, message.key_size, p + message.value_position, message.value_size)
                 p += message.size
         if finding == OUT_OF_MEMORY:

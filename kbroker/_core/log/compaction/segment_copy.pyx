@@ -28,7 +28,7 @@ from kbroker._core.log.compaction.cleaned_transactions cimport (
 )
 from kbroker._core.log.compaction.copied_bytes cimport copied_keep, copied_t, copied_writer
 from kbroker._core.log.compaction.dedupe_map cimport (
-    DedupeMap, dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_map_t, dedupe_prefetch, dedupe_put,
+    DedupeMap, dedupe_get, dedupe_hash, dedupe_hash_t, dedupe_map_t, dedupe_prefetch, dedupe_enter,
 )
 from kbroker._core.log.compaction.message_copy cimport DEDUPE_MAP_FULL, copy_message, feed_message, message_pass_t
 from kbroker._core.wire.crc cimport crc32c
@@ -208,7 +208,7 @@ cdef int feed_batch(pass_t *run, const uint8_t *batch, Transactions transactions
                 record = &group.records[at]
                 offset = info.base_offset + record.offset_delta
                 if record.key_size >= 0 and offset >= run.start_offset:
-                    if not dedupe_put(run.map, &group.hashes[at], offset):
+                    if not dedupe_enter(run.map, &group.hashes[at], offset):
                         if offset - 1 > run.map.latest_offset:
                             run.map.latest_offset = offset - 1
                         return DEDUPE_MAP_FULL

@@ -288,7 +288,7 @@ cdef int64_t pass_over(check_t *check, int64_t size) noexcept nogil:
     return size if follows else 0
 
 
-cdef int64_t one(check_t *check, object inflate) except -1 nogil:
+cdef int64_t check_batch(check_t *check, object inflate) except -1 nogil:
     """Check the batch at check.position. Return its size, or 0 when the walk cannot go on."""
     cdef batch_info_t info
     cdef message_t message
@@ -373,7 +373,7 @@ cdef int64_t one(check_t *check, object inflate) except -1 nogil:
 cdef int walk(check_t *check, int64_t stop_at, object inflate) except -1 nogil:
     cdef int64_t size
     while check.position < check.window.end and check.position < stop_at:
-        size = one(check, inflate)
+        size = check_batch(check, inflate)
         if size == 0 or check.window.failed:
             check.over = True
             return 0
@@ -467,7 +467,7 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
                     walk(&check, check.position + SLICE, inflate)
                 if check.window.failed:
                     raise OSError(-check.window.failed, f"{strerror(-check.window.failed).decode()} at byte {check.position}")
-                tell(&check, transactions)
+                report_events(&check, transactions)
                 if progress is not None:
                     progress(check.position - reported)
                 reported = check.position
@@ -503,7 +503,7 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
         writer_free(&check.events)
 
 
-cdef int tell(check_t *check, object transactions) except -1:
+cdef int report_events(check_t *check, object transactions) except -1:
     if check.events.size and transactions is not None:
         transactions([
             TransactionEvent(

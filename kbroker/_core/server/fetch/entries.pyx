@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memset
 from kbroker._core.base.seeded_hash cimport seeded_hash, seeded_hash_of_number
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_trylock, mutex_unlock
 from kbroker._core.log.partition cimport NEEDS_HANDLER, PARTITION_DELETED, partition_ref, partition_unref
-from kbroker._core.log.registry cimport MOST_TOPIC_NAME, Registry
+from kbroker._core.log.partition_table cimport MOST_TOPIC_NAME, PartitionTable
 from kbroker._core.server.fetch.fetch cimport *
 from kbroker._core.server.fetch.request cimport add_entry, next_forgotten
 from kbroker._core.server.fetch.sessions cimport (
@@ -31,15 +31,15 @@ cdef enum:
 # --- partitions ---------------------------------------------------------------------------------------
 
 
-cdef void resolve(fetch_t *f, Registry registry, fetch_entry_t *e) noexcept nogil:
+cdef void resolve(fetch_t *f, PartitionTable partition_table, fetch_entry_t *e) noexcept nogil:
     """Find the partition of an entry, or set what is not known: the topic id, else the partition."""
     if f.version >= 13:
-        e.partition = registry.find_by_id(e.topic_id, e.partition_id)
+        e.partition = partition_table.find_by_id(e.topic_id, e.partition_id)
     else:
-        e.partition = registry.find(e.topic, e.topic_size, e.partition_id)
+        e.partition = partition_table.find(e.topic, e.topic_size, e.partition_id)
     if e.partition != NULL:
         return
-    if f.version >= 13 and not registry.knows_topic_id(e.topic_id):
+    if f.version >= 13 and not partition_table.knows_topic_id(e.topic_id):
         e.error = UNKNOWN_TOPIC_ID
         e.unknown = UNKNOWN_ID
     else:
@@ -160,7 +160,7 @@ cdef int update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten
             skip_tags(&forgotten)
     return UPDATED if session.count <= SESSION_PARTITIONS else TOO_LARGE
 
-cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) noexcept nogil:
+cdef bint take_entries(fetch_t *f, fetch_session_t *session, PartitionTable partition_table) noexcept nogil:
     """Replace the entries by the session's partitions, in its order (session's lock held). False: memory is out."""
     cdef int32_t place = session.first
     cdef cached_partition_t *cached
@@ -183,7 +183,7 @@ cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) 
             partition_unref(cached.partition)
             cached.partition = NULL
         if cached.partition == NULL:
-            resolve(f, registry, e)
+            resolve(f, partition_table, e)
             if e.unknown != UNKNOWN_ID:
                 cached.id_known = True
             elif cached.id_known:
@@ -199,7 +199,7 @@ cdef bint take_entries(fetch_t *f, fetch_session_t *session, Registry registry) 
     f.session_shape = session.shape
     return True
 
-cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten, int64_t now_ms, bint may_block) noexcept nogil:
+cdef int open_session(fetch_t *f, PartitionTable partition_table, reader_t forgotten, int64_t now_ms, bint may_block) noexcept nogil:
     cdef fetch_session_t *session
     cdef int32_t i
     cdef int updated
@@ -231,7 +231,7 @@ cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten, int64_t
         updated = update_session(f, session, forgotten)
         if updated == UPDATED and session.count != session.listed_size and not session_resize(f.cache, session, now_ms):
             updated = TOO_LARGE
-        if updated == UPDATED and session.count and not take_entries(f, session, registry):
+        if updated == UPDATED and session.count and not take_entries(f, session, partition_table):
             updated = MEMORY_OUT
         if updated == UPDATED and session.count:
             f.context = CONTEXT_INCREMENTAL
@@ -248,7 +248,7 @@ cdef int open_session(fetch_t *f, Registry registry, reader_t forgotten, int64_t
             return session_refused(f, FETCH_SESSION_ID_NOT_FOUND)
         f.context = CONTEXT_SESSIONLESS
     for i in range(f.entry_count):
-        resolve(f, registry, &f.entries[i])
+        resolve(f, partition_table, &f.entries[i])
     if f.entry_count > 1 and not merge_repeated(f):
         return -1
     return 0

@@ -94,7 +94,7 @@ cdef void fetch_free(fetch_t *f) noexcept nogil:
 
 # --- the answer ---------------------------------------------------------------------------------------
 
-cdef inline bint tell(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
+cdef inline bint note_change(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
     """Return whether an incremental response names this partition; note in the session what the client knows then.
 
     After an error the session notes a high watermark of -1, so that the partition is named again when the error is
@@ -140,7 +140,7 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
                 e.read.last_stable_offset = -1
                 e.read.log_start_offset = -1
             if f.context == CONTEXT_INCREMENTAL:
-                if not tell(e, &f.session.cached[e.cached]):
+                if not note_change(e, &f.session.cached[e.cached]):
                     continue
                 if e.read.segment != NULL:
                     session_move_last(f.session, e.cached)
@@ -366,7 +366,7 @@ cdef int begin(Serving serving, request_t *request, int64_t owner, int64_t host,
     elif f.isolation != READ_UNCOMMITTED and f.isolation != READ_COMMITTED:
         refuse_all(f)
     else:
-        code = open_session(f, serving.registry, forgotten, now_ms, may_block)
+        code = open_session(f, serving.partition_table, forgotten, now_ms, may_block)
     if code:
         fetch_free(f)
         return code

@@ -5,14 +5,14 @@ does not free a session that is in use.
 
 Locks. A session's `lock` guards its partitions and epoch; it is held while a fetch of the session is looked at and
 answered. The cache's `lock` guards the table and the fields that eviction decides by. Order: session, cache; session,
-registry, partition. No other lock is taken under the cache's.
+partition table, partition. No other lock is taken under the cache's.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.base.sync cimport mutex_t
 from kbroker._core.log.partition cimport partition_t
-from kbroker._core.log.registry cimport MOST_TOPIC_NAME
+from kbroker._core.log.partition_table cimport MOST_TOPIC_NAME
 
 cdef enum:
     SESSION_PARTITIONS = 10000   # limit of one session: a request of some sixty bytes makes the broker look at them all
@@ -35,6 +35,13 @@ ctypedef struct cached_partition_t:
     uint32_t hash                # of topic and partition
     int32_t next                 # order of answering, by place, -1 at the end; in a free place: the next free place
     int32_t previous
+
+ctypedef struct session_host_t:
+    # What a host's sessions take of the cache. Guarded by the cache's lock; it exists while the host has a session.
+    int64_t host                 # token of its connections
+    int32_t sessions
+    int64_t partitions
+    session_host_t *next         # in the chain of session_cache_t.hosts
 
 ctypedef struct fetch_session_t:
     # A place is an index in `cached`.
@@ -60,7 +67,7 @@ ctypedef struct fetch_session_t:
     int32_t listed_size          # partitions that the cache counts for it
     int64_t last_used_ms         # monotonic, or ABANDONED
     int64_t owner                # id of the connection that used it last
-    int64_t host                 # token of the connection that made it
+    session_host_t *host         # of the connection that made it; NULL while it is not listed
     fetch_session_t *id_next     # in the chain of the cache's table
 
 ctypedef struct session_cache_t:
@@ -74,8 +81,11 @@ ctypedef struct session_cache_t:
     int64_t evictions
     uint64_t random              # state of the generator of ids
     int64_t set_ms               # a clock set by hand (tests), -1: the caller's time is used
-    int32_t bucket_count         # a power of two
-    fetch_session_t **buckets
+    session_host_t *slots_host   # the host that has more than half of the slots; NULL: none
+    session_host_t *partitions_host # the host that has more than half of most_partitions; NULL: none
+    int32_t bucket_count         # of each of the two tables, a power of two
+    fetch_session_t **buckets    # sessions by id
+    session_host_t **hosts
 
 # A reference that the caller owns, or NULL.
 cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) noexcept nogil

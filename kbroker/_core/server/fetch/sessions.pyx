@@ -15,7 +15,6 @@ cdef enum:
     FIRST_TABLE = 16
     MAX_BUCKETS = 1 << 16
     MAX_SESSION_ID = 0x7ffffffe
-    NO_HOST = -(1LL << 60)
 
 
 cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
@@ -224,8 +223,11 @@ cdef void session_unref(fetch_session_t *session) noexcept nogil:
 
 # --- the cache ----------------------------------------------------------------------------------------
 
+cdef inline uint32_t bucket_index(const session_cache_t *cache, uint32_t key) noexcept nogil:
+    return key * 0x9e3779b1u >> 7 & <uint32_t>(cache.bucket_count - 1)
+
 cdef inline fetch_session_t **bucket_of(session_cache_t *cache, int32_t session_id) noexcept nogil:
-    return &cache.buckets[<uint32_t>session_id * 0x9e3779b1u >> 7 & <uint32_t>(cache.bucket_count - 1)]
+    return &cache.buckets[bucket_index(cache, <uint32_t>session_id)]
 
 cdef fetch_session_t *find_locked(session_cache_t *cache, int32_t session_id) noexcept nogil:
     cdef fetch_session_t *session = bucket_of(cache, session_id)[0]
@@ -242,6 +244,42 @@ cdef fetch_session_t *session_find(session_cache_t *cache, int32_t session_id) n
     mutex_unlock(&cache.lock)
     return session
 
+cdef session_host_t *host_locked(session_cache_t *cache, int64_t host) noexcept nogil:
+    """Return the entry of a host, which is made if it has none. NULL: memory is out."""
+    cdef session_host_t **bucket = &cache.hosts[bucket_index(cache, <uint32_t>host)]
+    cdef session_host_t *found = bucket[0]
+    while found != NULL and found.host != host:
+        found = found.next
+    if found == NULL:
+        found = <session_host_t *>calloc(1, sizeof(session_host_t))
+        if found != NULL:
+            found.host = host
+            found.next = bucket[0]
+            bucket[0] = found
+    return found
+
+cdef void charge_locked(session_cache_t *cache, session_host_t *host, int32_t sessions, int32_t partitions) noexcept nogil:
+    """Count what a host's sessions take more, or less, of the cache. Its entry goes with its last session."""
+    cdef session_host_t **link
+    host.sessions += sessions
+    host.partitions += partitions
+    cache.count += sessions
+    cache.partition_count += partitions
+    if host.sessions > (cache.slots + 1) // 2:
+        cache.slots_host = host
+    elif cache.slots_host == host:
+        cache.slots_host = NULL
+    if host.partitions > (cache.most_partitions + 1) // 2:
+        cache.partitions_host = host
+    elif cache.partitions_host == host:
+        cache.partitions_host = NULL
+    if host.sessions == 0:
+        link = &cache.hosts[bucket_index(cache, <uint32_t>host.host)]
+        while link[0] != host:
+            link = &link[0].next
+        link[0] = host.next
+        free(host)
+
 cdef void unlist_locked(session_cache_t *cache, fetch_session_t *session) noexcept nogil:
     """Take a session out of the cache (cache lock held). The caller gets the cache's reference."""
     cdef fetch_session_t **link = bucket_of(cache, session.id)
@@ -250,8 +288,8 @@ cdef void unlist_locked(session_cache_t *cache, fetch_session_t *session) noexce
     link[0] = session.id_next
     session.id_next = NULL
     session.listed = False
-    cache.count -= 1
-    cache.partition_count -= session.listed_size
+    charge_locked(cache, session.host, -1, -session.listed_size)
+    session.host = NULL
 
 cdef void session_remove(session_cache_t *cache, int32_t session_id) noexcept nogil:
     cdef fetch_session_t *session
@@ -277,39 +315,6 @@ cdef inline int compare_value(bint privileged_a, int32_t size_a, int32_t id_a,
         return -1 if id_a < id_b else 1
     return 0
 
-cdef inline int64_t weight_of(const fetch_session_t *session, bint by_partitions) noexcept nogil:
-    return session.listed_size if by_partitions else 1
-
-cdef int64_t greedy_host_locked(session_cache_t *cache, bint by_partitions) noexcept nogil:
-    """Return the host that has more than half of the cache's slots, or of the partitions allowed; else NO_HOST."""
-    cdef int64_t most = cache.most_partitions if by_partitions else cache.slots
-    cdef fetch_session_t *session
-    cdef int64_t host = NO_HOST
-    cdef int64_t lead = 0
-    cdef int64_t weight
-    cdef int32_t bucket
-    # The majority vote of Boyer and Moore: if a host has the majority, it is the one that is left.
-    for bucket in range(cache.bucket_count):
-        session = cache.buckets[bucket]
-        while session != NULL:
-            weight = weight_of(session, by_partitions)
-            if session.host == host:
-                lead += weight
-            elif lead >= weight:
-                lead -= weight
-            else:
-                host = session.host
-                lead = weight - lead
-            session = session.id_next
-    weight = 0
-    for bucket in range(cache.bucket_count):
-        session = cache.buckets[bucket]
-        while session != NULL:
-            if session.host == host:
-                weight += weight_of(session, by_partitions)
-            session = session.id_next
-    return host if weight > (most + 1) // 2 else NO_HOST
-
 cdef inline bint was_silent_longer(const fetch_session_t *session, const fetch_session_t *than) noexcept nogil:
     if than == NULL or session.last_used_ms != than.last_used_ms:
         return than == NULL or session.last_used_ms < than.last_used_ms
@@ -326,9 +331,10 @@ cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t
     partitions; then only a session that was not used for min_eviction_ms may go, or one of the host that has more than
     half.
 
-    It searches the whole table, which happens only when the cache is full.
+    It searches the whole table once, which happens only when the cache is full.
     """
-    cdef int64_t greedy = greedy_host_locked(cache, new_one == NULL)
+    cdef session_host_t *greedy = cache.partitions_host if new_one == NULL else cache.slots_host
+    cdef bint is_own = greedy != NULL and greedy.host == host
     cdef fetch_session_t *session
     cdef fetch_session_t *stalest = NULL
     cdef fetch_session_t *cheapest = NULL
@@ -340,12 +346,12 @@ cdef fetch_session_t *evict_locked(session_cache_t *cache, const fetch_session_t
         while session != NULL:
             if was_silent_longer(session, stalest):
                 stalest = session
-            if greedy == session.host and greedy != host and (
+            if greedy == session.host and not is_own and (
                     excess == NULL or session.privileged < excess.privileged
                     or (session.privileged == excess.privileged and was_silent_longer(session, excess))):
                 excess = session
             settled = session.last_used_ms - session.created_ms > cache.min_eviction_ms
-            if (greedy != host or session.host == host) and (
+            if (not is_own or session.host == greedy) and (
                     settled or (new_one != NULL and new_one.privileged and not session.privileged)):
                 if cheapest == NULL or compare_value(session.privileged, session.listed_size, session.id,
                                                      cheapest.privileged, cheapest.listed_size, cheapest.id) < 0:
@@ -399,13 +405,15 @@ cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int6
                           int64_t now_ms) noexcept nogil:
     cdef fetch_session_t *evicted = NULL
     cdef fetch_session_t **bucket
+    cdef session_host_t *made_by
     cdef int32_t session_id = 0
     mutex_lock(&cache.lock)
     now_ms = clock_of(cache, now_ms)
     if make_room_locked(cache, session.count, host, &evicted, now_ms):
         if cache.count >= cache.slots:
             evicted = evict_locked(cache, session, host, now_ms)
-        if cache.count < cache.slots:
+        made_by = host_locked(cache, host) if cache.count < cache.slots else NULL
+        if made_by != NULL:
             session_id = random_id(cache)
             while find_locked(cache, session_id) != NULL:
                 session_id = random_id(cache)
@@ -413,14 +421,13 @@ cdef int32_t session_list(session_cache_t *cache, fetch_session_t *session, int6
             session.created_ms = now_ms
             session.last_used_ms = now_ms
             session.owner = owner
-            session.host = host
+            session.host = made_by
             session.listed_size = session.count
             session.listed = True
             bucket = bucket_of(cache, session_id)
             session.id_next = bucket[0]
             bucket[0] = session
-            cache.count += 1
-            cache.partition_count += session.count
+            charge_locked(cache, made_by, 1, session.count)
     mutex_unlock(&cache.lock)
     let_go(evicted)
     return session_id
@@ -437,9 +444,9 @@ cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64
     mutex_lock(&cache.lock)
     if session.listed:
         session.last_used_ms = clock_of(cache, now_ms)       # so that it does not evict itself
-        fits = make_room_locked(cache, session.count - session.listed_size, session.host, &evicted, session.last_used_ms)
+        fits = make_room_locked(cache, session.count - session.listed_size, session.host.host, &evicted, session.last_used_ms)
         if fits:
-            cache.partition_count += session.count - session.listed_size
+            charge_locked(cache, session.host, 0, session.count - session.listed_size)
             session.listed_size = session.count
     mutex_unlock(&cache.lock)
     let_go(evicted)
@@ -483,14 +490,23 @@ cdef class FetchSessions:
         while cache.bucket_count < slots and cache.bucket_count < MAX_BUCKETS:
             cache.bucket_count *= 2
         cache.buckets = <fetch_session_t **>calloc(<size_t>cache.bucket_count, sizeof(fetch_session_t *))
-        if cache.buckets == NULL:
+        cache.hosts = <session_host_t **>calloc(<size_t>cache.bucket_count, sizeof(session_host_t *))
+        if cache.buckets == NULL or cache.hosts == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         cdef fetch_session_t *session
+        cdef session_host_t *host
         cdef int32_t bucket
         if self.cache == NULL:
             return
+        if self.cache.hosts != NULL:
+            for bucket in range(self.cache.bucket_count):
+                while self.cache.hosts[bucket] != NULL:
+                    host = self.cache.hosts[bucket]
+                    self.cache.hosts[bucket] = host.next
+                    free(host)
+            free(self.cache.hosts)
         if self.cache.buckets != NULL:
             for bucket in range(self.cache.bucket_count):
                 while self.cache.buckets[bucket] != NULL:

@@ -139,7 +139,7 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
     cdef uint8_t *topic = frame + e.topic_at
     cdef uint8_t *batch = frame + e.batch_at
     cdef int finding
-    e.partition = serving.registry.find(topic, e.topic_size, e.partition_id)
+    e.partition = serving.partition_table.find(topic, e.topic_size, e.partition_id)
     if e.partition == NULL:
         refuse(e, UNKNOWN_TOPIC_OR_PARTITION, True)
         return

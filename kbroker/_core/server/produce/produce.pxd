@@ -16,8 +16,8 @@ from kbroker._core.server.serving cimport Serving
 cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nogil
 # On a thread that may block: do all that comes before the append. Returns whether the coordinator of the transaction
 # has to be asked (produce_asked); the entries it has to be asked about have guards now.
-cdef bint produce_prepare(Serving serving, produce_t *work, uint8_t *frame) noexcept nogil
-# The question for the coordinator, as Request.prepare returns it.
+cdef bint produce_check_blocking(Serving serving, produce_t *work, uint8_t *frame) noexcept nogil
+# The question for the coordinator, as Request.check_blocking returns it.
 cdef object produce_asked(produce_t *work, uint8_t *frame)
 # Refuse the entries for which the coordinator's answer is an error code, one code for each entry that was asked about.
 # `codes` None: there is no answer, refuse them all.

@@ -246,7 +246,7 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
             unverified = True
             continue
         if code == NEEDS_VERIFICATION:
-            code = INVALID_TXN_STATE     # its transaction was open at produce_prepare, and is over now
+            code = INVALID_TXN_STATE     # its transaction was open at produce_check_blocking, and is over now
         if code:
             refuse(e, code, code == UNKNOWN_TOPIC_OR_PARTITION or code == NOT_LEADER_OR_FOLLOWER
                    or code == MESSAGE_TOO_LARGE or code == RECORD_LIST_TOO_LARGE or code == KAFKA_STORAGE_ERROR
@@ -295,7 +295,7 @@ cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nog
         recycle(w)
         return -1
     w.only_verifies = False
-    w.prepared = False
+    w.checked = False
     if (not produce_check(serving, w, frame) or w.count > APPENDED_AT_ONCE
             or not append_all(w, frame, serving.p.now_ms, False)):
         serving.handed = w
@@ -319,8 +319,8 @@ cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nog
     return 0
 
 
-cdef bint produce_prepare(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil:
-    w.prepared = True
+cdef bint produce_check_blocking(Serving serving, produce_t *w, uint8_t *frame) noexcept nogil:
+    w.checked = True
     produce_check_rest(serving, w, frame)
     return w.transactional_id_at >= 0 and begin_verification(w)
 

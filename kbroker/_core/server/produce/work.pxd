@@ -36,7 +36,7 @@ ctypedef struct produce_t:
     bint flexible
     bint internal_allowed        # the client is one of Kafka's own tools, which may write to internal topics
     bint only_verifies           # left to do: ask the coordinator of the transaction, then append
-    bint prepared                # produce_prepare was called
+    bint checked                 # produce_check_blocking was called
     int64_t transactional_id_at  # -1: the request names none
     int32_t transactional_id_size
     int32_t count

@@ -35,7 +35,7 @@ def test_it_is_a_dictionary_of_the_largest_offsets_until_it_is_full(
     expected: dict[bytes, int] = {}
     for key, offset in puts:
         fits = key in expected or len(expected) < found.capacity
-        assert found.put(key, offset) == fits
+        assert found.enter(key, offset) == fits
         if fits:
             expected[key] = max(offset, expected.get(key, -1))
         assert len(found) == len(expected)
@@ -62,4 +62,4 @@ def test_a_map_without_room_or_sense_is_refused(size: int, load_factor: float, s
 
 def test_a_negative_offset_is_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
-        DedupeMap(480).put(b"k", -1)
+        DedupeMap(480).enter(b"k", -1)

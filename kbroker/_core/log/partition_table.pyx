@@ -1,4 +1,4 @@
-"""Partitions by name and by topic id; see registry.pxd."""
+"""Partitions by name and by topic id; see partition_table.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -15,11 +15,11 @@ cdef inline uint32_t hash_of(const uint8_t *topic, int64_t size, int32_t partiti
     return <uint32_t>seeded_hash(topic, size, <uint32_t>partition_id)
 
 
-cdef class Registry:
+cdef class PartitionTable:
     """All partitions that this broker leads. Every method may be called from any thread."""
 
     def __cinit__(self):
-        self.table = <registry_t *>calloc(1, sizeof(registry_t))
+        self.table = <partition_table_t *>calloc(1, sizeof(partition_table_t))
         if self.table == NULL:
             raise MemoryError
         mutex_init(&self.table.lock, NULL)
@@ -27,7 +27,7 @@ cdef class Registry:
             raise MemoryError
 
     def __dealloc__(self):
-        cdef registry_t *table = self.table
+        cdef partition_table_t *table = self.table
         cdef partition_t *p
         cdef partition_t *next_one
         cdef topic_id_t *topic
@@ -74,8 +74,8 @@ cdef class Registry:
         return longest
 
     def add(self, PartitionState state not None):
-        """Register a partition. It must not be registered yet, here or in another registry."""
-        cdef registry_t *table = self.table
+        """Register a partition. It must not be registered yet, here or in another table."""
+        cdef partition_table_t *table = self.table
         cdef partition_t *p = state.p
         cdef bint added
         with nogil:
@@ -87,7 +87,7 @@ cdef class Registry:
 
     def remove(self, PartitionState state not None):
         """Unregister a partition; references to it stay valid. No-op when it is not registered."""
-        cdef registry_t *table = self.table
+        cdef partition_table_t *table = self.table
         cdef partition_t *p = state.p
         cdef bint removed
         with nogil:
@@ -106,7 +106,7 @@ cdef class Registry:
         return p != NULL
 
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil:
-        cdef registry_t *table = self.table
+        cdef partition_table_t *table = self.table
         cdef partition_t *p
         cdef uint32_t value
         if topic_size > MOST_TOPIC_NAME:
@@ -124,7 +124,7 @@ cdef class Registry:
         return p
 
     cdef partition_t *find_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil:
-        cdef registry_t *table = self.table
+        cdef partition_table_t *table = self.table
         cdef partition_t *p
         cdef uint32_t value = hash_of(topic_id, 16, partition_id)
         mutex_lock(&table.lock)
@@ -137,7 +137,7 @@ cdef class Registry:
         return p
 
     cdef bint knows_topic_id(self, const uint8_t *topic_id) noexcept nogil:
-        cdef registry_t *table = self.table
+        cdef partition_table_t *table = self.table
         cdef bint known
         mutex_lock(&table.lock)
         known = find_topic(table, topic_id)[0] != NULL
@@ -145,7 +145,7 @@ cdef class Registry:
         return known
 
 
-cdef inline topic_id_t **find_topic(registry_t *table, const uint8_t *topic_id) noexcept nogil:
+cdef inline topic_id_t **find_topic(partition_table_t *table, const uint8_t *topic_id) noexcept nogil:
     """Return the link that points to the topic, or the link at the end of its chain, which is NULL."""
     cdef topic_id_t **link = &table.topic_ids[hash_of(topic_id, 16, 0) & <uint32_t>(table.bucket_count - 1)]
     while link[0] != NULL and memcmp(link[0].topic_id, topic_id, 16) != 0:
@@ -153,7 +153,7 @@ cdef inline topic_id_t **find_topic(registry_t *table, const uint8_t *topic_id) 
     return link
 
 
-cdef inline void chain(registry_t *table, partition_t *p) noexcept nogil:
+cdef inline void chain(partition_table_t *table, partition_t *p) noexcept nogil:
     cdef uint32_t mask = <uint32_t>(table.bucket_count - 1)
     cdef uint32_t at = hash_of(<uint8_t *>p.topic, p.topic_size, p.partition_id) & mask
     p.name_next = table.by_name[at]
@@ -163,7 +163,7 @@ cdef inline void chain(registry_t *table, partition_t *p) noexcept nogil:
     table.by_id[at] = p
 
 
-cdef bint register_partition(registry_t *table, partition_t *p) noexcept nogil:
+cdef bint register_partition(partition_table_t *table, partition_t *p) noexcept nogil:
     cdef topic_id_t **link
     cdef topic_id_t *topic
     if table.count >= table.bucket_count and resize(table, table.bucket_count * 2) < 0:
@@ -182,7 +182,7 @@ cdef bint register_partition(registry_t *table, partition_t *p) noexcept nogil:
     return True
 
 
-cdef bint unregister_partition(registry_t *table, partition_t *p) noexcept nogil:
+cdef bint unregister_partition(partition_table_t *table, partition_t *p) noexcept nogil:
     cdef uint32_t mask = <uint32_t>(table.bucket_count - 1)
     cdef partition_t **link = &table.by_name[
         hash_of(<uint8_t *>p.topic, p.topic_size, p.partition_id) & mask
@@ -208,7 +208,7 @@ cdef bint unregister_partition(registry_t *table, partition_t *p) noexcept nogil
     return True
 
 
-cdef int resize(registry_t *table, int32_t bucket_count) noexcept nogil:
+cdef int resize(partition_table_t *table, int32_t bucket_count) noexcept nogil:
     """Change the number of buckets. Returns 0, or -1 when memory is out and nothing has changed."""
     cdef partition_t **by_name = <partition_t **>calloc(<size_t>bucket_count, sizeof(partition_t *))
     cdef partition_t **by_id = <partition_t **>calloc(<size_t>bucket_count, sizeof(partition_t *))

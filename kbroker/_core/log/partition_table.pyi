@@ -1,6 +1,6 @@
 from kbroker._core.log.partition_state import PartitionState
 
-class Registry:
+class PartitionTable:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property

@@ -13,7 +13,7 @@ ctypedef struct topic_id_t:
     int32_t partitions         # how many partitions of the topic are registered
     topic_id_t *next
 
-ctypedef struct registry_t:
+ctypedef struct partition_table_t:
     mutex_t lock
     int32_t bucket_count       # of each of the three tables, a power of two
     int32_t count              # partitions
@@ -21,9 +21,9 @@ ctypedef struct registry_t:
     partition_t **by_id
     topic_id_t **topic_ids
 
-cdef class Registry:
+cdef class PartitionTable:
     """All partitions this broker leads, by (topic name, partition) and by (topic id, partition)."""
-    cdef registry_t *table
+    cdef partition_table_t *table
     # Any thread. find, find_by_id: a reference that the caller owns, or NULL.
     cdef partition_t *find(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil
     cdef partition_t *find_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil
