@@ -106,6 +106,15 @@ def count_sane_timestamps(time_index, int64_t last_relative_offset):
 
 def offset_entries(index):
     """Return all entries of an .index as (relative offset, position); for dumps."""
+    return entries_of(index, False)
+
+
+def timestamp_entries(time_index):
+    """Return all entries of a .timeindex as (timestamp, relative offset); for dumps."""
+    return entries_of(time_index, True)
+
+
+cdef list entries_of(index, bint by_time):
     cdef Py_buffer view
     cdef int64_t slot
     cdef const uint8_t *data
@@ -113,24 +122,11 @@ def offset_entries(index):
     PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
     try:
         data = <const uint8_t *>view.buf
-        for slot in range(view.len // INDEX_ENTRY_SIZE):
-            entries.append((index_relative_offset(data, slot), index_position(data, slot)))
-    finally:
-        PyBuffer_Release(&view)
-    return entries
-
-
-def timestamp_entries(time_index):
-    """Return all entries of a .timeindex as (timestamp, relative offset); for dumps."""
-    cdef Py_buffer view
-    cdef int64_t slot
-    cdef const uint8_t *data
-    entries = []
-    PyObject_GetBuffer(time_index, &view, PyBUF_SIMPLE)
-    try:
-        data = <const uint8_t *>view.buf
-        for slot in range(view.len // TIME_INDEX_ENTRY_SIZE):
-            entries.append((time_index_timestamp(data, slot), time_index_relative_offset(data, slot)))
+        for slot in range(view.len // (TIME_INDEX_ENTRY_SIZE if by_time else INDEX_ENTRY_SIZE)):
+            if by_time:
+                entries.append((time_index_timestamp(data, slot), time_index_relative_offset(data, slot)))
+            else:
+                entries.append((index_relative_offset(data, slot), index_position(data, slot)))
     finally:
         PyBuffer_Release(&view)
     return entries

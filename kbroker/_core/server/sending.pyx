@@ -272,6 +272,17 @@ cdef bint stuck(conn_t *conn) noexcept nogil:
     return True
 
 
+cdef void go_on_without_bytes(conn_t *conn, gather_t *g, int outcome) noexcept nogil:
+    """Do what comes next when `gather` has collected no bytes and no region that can be sent."""
+    if outcome == GATHER_COLD:
+        ask_for_warmth(conn, g.splice, g.skip)
+    elif outcome == GATHER_FAILED:
+        conn_close(conn, "a file region to be sent cannot be read")
+    else:
+        # Nothing to send: there may be silent slots left, or one that closes the connection.
+        passed(conn, 0)
+
+
 cdef void send_plain(conn_t *conn) noexcept nogil:
     cdef gather_t g
     cdef int outcome
@@ -297,15 +308,8 @@ cdef void send_plain(conn_t *conn) noexcept nogil:
             if sent == 0:
                 conn_close(conn, "a file region to be sent is not in its file any more")
                 return
-        elif outcome == GATHER_COLD:
-            ask_for_warmth(conn, g.splice, g.skip)
-            return
-        elif outcome == GATHER_FAILED:
-            conn_close(conn, "a file region to be sent cannot be read")
-            return
         else:
-            # Nothing to send: there may be silent slots left, or one that closes the connection.
-            passed(conn, 0)
+            go_on_without_bytes(conn, &g, outcome)
             return
         if sent < 0:
             if stuck(conn):
@@ -344,14 +348,8 @@ cdef void send_encrypted(conn_t *conn) noexcept nogil:
                     return
                 if not passed(conn, g.size):
                     return
-            elif outcome == GATHER_COLD:
-                ask_for_warmth(conn, g.splice, g.skip)
-                return
-            elif outcome == GATHER_FAILED:
-                conn_close(conn, "a file region to be sent cannot be read")
-                return
             else:
-                passed(conn, 0)
+                go_on_without_bytes(conn, &g, outcome)
                 return
         while wire_has_rest(&conn.wire):
             sent = wire_send(&conn.wire, conn.fd)

@@ -405,37 +405,38 @@ def stamp(buffer, int64_t base_offset, int32_t leader_epoch, int64_t position=0)
     """Write base offset and leader epoch, which the CRC does not cover, into the batch at `position` of a buffer."""
     cdef Py_buffer view
     cdef batch_info_t info
-    cdef int finding
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    try:
-        if position < 0 or position > view.len:
-            raise IndexError(f"position {position} is outside of {view.len} bytes")
-        finding = batch_header(<const uint8_t *>view.buf + position, view.len - position, &info)
-        if finding == BATCH_OK:
-            batch_stamp(<uint8_t *>view.buf + position, base_offset, leader_epoch)
-    finally:
-        PyBuffer_Release(&view)
-    if finding != BATCH_OK:
-        raise InvalidBatch(finding, position)
+    hold_batch(buffer, position, &view, &info)
+    batch_stamp(<uint8_t *>view.buf + position, base_offset, leader_epoch)
+    PyBuffer_Release(&view)
 
 
 def stamp_timestamp(buffer, bint log_append_time, int64_t max_timestamp, int64_t position=0):
     """Write timestamp type, max timestamp and the new CRC into the batch at `position` of a writable buffer."""
     cdef Py_buffer view
     cdef batch_info_t info
+    hold_batch(buffer, position, &view, &info)
+    with nogil:
+        batch_stamp_timestamp(<uint8_t *>view.buf + position, info.size, log_append_time, max_timestamp)
+    PyBuffer_Release(&view)
+
+
+cdef int hold_batch(buffer, int64_t position, Py_buffer *view, batch_info_t *info) except -1:
+    """Read the header of the batch at `position` of a writable buffer. The caller releases the view.
+
+    Raises IndexError and InvalidBatch; then there is nothing to release.
+    """
     cdef int finding
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
     try:
         if position < 0 or position > view.len:
             raise IndexError(f"position {position} is outside of {view.len} bytes")
-        finding = batch_header(<const uint8_t *>view.buf + position, view.len - position, &info)
-        if finding == BATCH_OK:
-            with nogil:
-                batch_stamp_timestamp(<uint8_t *>view.buf + position, info.size, log_append_time, max_timestamp)
-    finally:
-        PyBuffer_Release(&view)
-    if finding != BATCH_OK:
-        raise InvalidBatch(finding, position)
+        finding = batch_header(<const uint8_t *>view.buf + position, view.len - position, info)
+        if finding != BATCH_OK:
+            raise InvalidBatch(finding, position)
+    except BaseException:
+        PyBuffer_Release(view)
+        raise
+    return 0
 
 
 def batches(buffer, int64_t position=0):
