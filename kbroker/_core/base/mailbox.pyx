@@ -8,6 +8,7 @@ from libc.errno cimport errno
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.base.links cimport queue_push
 from kbroker._core.base.sync cimport (
     atomic_claim_i32,
     atomic_load_i32,
@@ -65,13 +66,8 @@ cdef void post(mail_t *mail) noexcept nogil:
     cdef mailbox_t *box = mail.box
     if not atomic_claim_i32(&mail.posted, 0, 1):
         return
-    mail.next = NULL
     mutex_lock(&box.lock)
-    if box.tail == NULL:
-        box.head = mail
-    else:
-        box.tail.next = mail
-    box.tail = mail
+    queue_push(box.head, box.tail, mail, mail.next)
     mutex_unlock(&box.lock)
     # From here on the owner may have taken the mail out and freed the object that it is embedded in.
     if atomic_claim_i32(&box.asleep, 1, 0):
@@ -104,7 +100,6 @@ cdef mail_t *take_all(mailbox_t *box) noexcept nogil:
     mutex_lock(&box.lock)
     mails = box.head
     box.head = NULL
-    box.tail = NULL
     mutex_unlock(&box.lock)
     return mails
 

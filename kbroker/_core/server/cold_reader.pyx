@@ -2,6 +2,7 @@
 
 from libc.errno cimport EAGAIN, errno
 
+from kbroker._core.base.links cimport queue_push
 from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport (
     atomic_add_i64,
@@ -83,15 +84,10 @@ cdef int64_t resident_prefix(int fd, int64_t position, int64_t size) noexcept no
 
 cdef void warm_ask(cold_reader_t *reader, warm_t *warm) noexcept nogil:
     cdef bint stopping
-    warm.next = NULL
     mutex_lock(&reader.lock)
     stopping = reader.stopping
     if not stopping:
-        if reader.tail == NULL:
-            reader.head = warm
-        else:
-            reader.tail.next = warm
-        reader.tail = warm
+        queue_push(reader.head, reader.tail, warm, warm.next)
         condition_signal(&reader.wanted)
     mutex_unlock(&reader.lock)
     if stopping:
@@ -119,8 +115,6 @@ cdef class ColdReader:
             warm = reader.head
             if warm != NULL:
                 reader.head = warm.next
-                if reader.head == NULL:
-                    reader.tail = NULL
             mutex_unlock(&reader.lock)
             if warm == NULL:
                 return
