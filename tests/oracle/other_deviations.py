@@ -201,7 +201,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "COORDINATOR_NOT_AVAILABLE and "
         "makes it meanwhile; the client tries again.",
         "Nobody waits for nothing.",
-        "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it",
+        "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_opening_creates_it",
     ),
     OtherDeviation(
         "The first generation of a group",

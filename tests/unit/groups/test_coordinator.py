@@ -27,7 +27,7 @@ DAY = 24 * 3_600_000
 
 
 # --- who is served -----------------------------------------------------------------------------------------
-def test_nobody_is_served_before_the_topic_exists_and_prepare_creates_it() -> None:
+def test_nobody_is_served_before_the_topic_exists_and_opening_creates_it() -> None:
     home = Home(MemoryOffsetsTopic(exists=False))
     assert home.coordinator.heartbeat("g", 1, "m", None) is ErrorCode.NOT_COORDINATOR
     assert home.coordinator.describe("g").error is ErrorCode.NOT_COORDINATOR
