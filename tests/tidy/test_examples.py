@@ -13,10 +13,13 @@ from kbroker.cli import main as command_line
 from tests.kit import build
 
 
-def command_lines(text: str) -> Iterator[str]:
-    """Yield the kbroker commands of a text, without the shell's syntax around them and without trailing remarks."""
+def command_lines(text: str, indent: int) -> Iterator[str]:
+    """Yield the kbroker commands of a text, without the shell's syntax around them and without trailing remarks.
+
+    A line with commands has at least `indent` spaces before them, or begins with a backtick.
+    """
     for line in text.splitlines():
-        if not re.match(r"\s{2,}\S|^`", line):
+        if not re.match(rf"\s{{{indent},}}\S|^`", line):
             continue
         for part in re.split(r"\||;|&&", line):
             found = re.match(r"\s*(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(kbroker (?:[a-z]|--).*)", part)
@@ -25,10 +28,11 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def everything() -> list[str]:
-    texts = [command_line.EXAMPLES, (build.ROOT / "README.md").read_text()]
-    texts += [path.read_text() for path in sorted((build.ROOT / "docs").glob("*.md"))]
-    texts += [import_module(f"kbroker.cli.{name.replace('-', '_')}").EXAMPLES for name in command_line.COMMANDS]
-    return sorted({line for text in texts for line in command_lines(text)})
+    documents = [build.ROOT / "README.md", *sorted((build.ROOT / "docs").glob("*.md"))]
+    helps = [import_module(f"kbroker.cli.{name.replace('-', '_')}").EXAMPLES for name in command_line.COMMANDS]
+    found = {line for text in (command_line.EXAMPLES, *helps) for line in command_lines(text, 2)}
+    # In documents lines with two spaces before them go on with the item of a list.
+    return sorted(found | {line for path in documents for line in command_lines(path.read_text(), 4)})
 
 
 def test_there_are_examples_of_every_subcommand() -> None:
