@@ -19,7 +19,7 @@ from tests.kit import build
 
 settings.register_profile("kbroker", deadline=None)  # a slow machine is no failure
 settings.load_profile("kbroker")
-# Five minutes else: a failing example is told before the time of its test is over.
+# The default is five minutes: a failing example has to be reported before its test times out.
 engine.MAX_SHRINKING_SECONDS = 30
 
 
@@ -36,11 +36,11 @@ STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STDERR] = os.dup(2)  # while nothing is captured yet
+    config.stash[STDERR] = os.dup(2)  # before pytest captures it
     if not build.is_current():
         raise pytest.UsageError("kbroker/_core has changed since it was compiled: run make build")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell script that starts us in the background has it ignored, and so would all that the tests start.
+        # A shell script that starts the tests in the background ignores SIGINT; all child processes would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -47,7 +47,7 @@ class Asker:
             text = text.replace(member_id, called)
         for name, topic_id in self.ids.items():
             text = text.replace(repr(topic_id), f"<{name}>")
-        # What is wrong with a pattern, RE2/J says in other words than RE2.
+        # RE2/J and RE2 word the error in a pattern differently.
         text = re.sub(r"(is not a valid regular expression: ).*?(\.')", r"\1...\2", text)
         # Kafka's hash maps have an order of their own.
         return re.sub(r"TopicPartitions\([^)]*\)(?:, TopicPartitions\([^)]*\))+", lambda found: _sorted(found[0]), text)

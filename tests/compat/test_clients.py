@@ -220,7 +220,7 @@ def test_a_client_that_offers_its_metrics_is_told_once_that_none_are_wanted(clie
             return int(counted[1]) if counted else 0
 
         before = asked()  # by the admin client that has made the topic
-        # Not so fast that it has ended before it asks.
+        # It produces slowly, so that it asks before it ends.
         client.run("produce", **produce_arguments(broker, topic, count=1001, pause_ms=200))
         assert asked() == before + 1
         assert "closed" not in broker.output

@@ -274,7 +274,7 @@ def test_java_consumers_and_ours_that_die_and_come_back_lose_nothing(old: Old, t
         for each in (a, c):
             each.kill()
         await_readers(b)
-        c.start()  # one that was the last has the first share now
+        c.start()  # the member that came last has the first share now
         await_readers(b, c)
         b.kill()
         b.start()  # before its session has expired

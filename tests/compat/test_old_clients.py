@@ -19,7 +19,7 @@ COUNT = 200
 SIZE = 100
 
 
-# One of each library with every `make test`.
+# `make test` runs one client of each library.
 OFTEN = (
     "pykafka-for-0.9.0", "kafka-node", "no-kafka", "kafka-python-1.4-for-0.9", "kafka-python-2.0-for-0.10",
     "confluent-for-0.9.0", "java-0.9-console", "scala-0.9-console",

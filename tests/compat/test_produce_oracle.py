@@ -143,7 +143,7 @@ def create_topics(client: WireClient) -> None:
         )
     for topic in client.call(ApiKey.CREATE_TOPICS, 5, request).topics:
         assert topic.error_code == ErrorCode.NONE, topic.name
-    # Makes __consumer_offsets.
+    # FindCoordinator makes __consumer_offsets.
     while client.call(ApiKey.FIND_COORDINATOR, 2, M.FindCoordinatorRequest(key="g", key_type=0)).error_code:
         time.sleep(0.05)
 
@@ -184,14 +184,14 @@ class Broker:
             if request.acks == 0:
                 return None
             response = M.ProduceResponse.decode(frame[5 if version >= 9 else 4 :], version)
-        # Kafka's order is that of a hash table.
+        # Kafka answers in the order of a hash table.
         return sorted(
             (
                 topic.name,
                 part.index,
                 ErrorCode(part.error_code).name,
                 part.base_offset,
-                # When it was appended differs.
+                # The time of the append differs.
                 part.log_append_time_ms > 0,
                 part.log_start_offset,
                 [each.batch_index for each in part.record_errors],

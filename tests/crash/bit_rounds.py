@@ -87,7 +87,7 @@ def make_data(data: Path, partitions: int, *, clean: bool) -> None:
         produce(broker, partitions, "three", 3)
         if clean:
             broker.stop()
-            # The end of the block wants a broker that lives.
+            # The context manager expects a running broker at its end.
             kept = data.parent / "kept"
             shutil.copytree(data, kept)
             broker.start()

@@ -209,7 +209,7 @@ def judge(
         return
     for at, batches in good.items():
         if flip.file.name == checkpoints.PARTITION_METADATA and str(at) == flip.partition and at in served.failed:
-            # An id that became another one: of which topic the log is nobody knows.
+            # The topic id became another one: nobody knows to which topic the log belongs.
             assert f"{flip.file}: topic_id" in served.failed[at]
             assert f"{flip.file}: topic_id" in served.said
             continue

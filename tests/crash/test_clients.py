@@ -35,7 +35,7 @@ def test_clients_lose_nothing_and_do_nothing_twice_whatever_happens_to_the_broke
     ],
 )
 def test_what_clients_do_wrong_is_found(mistake: str, faults: list[str], found: str) -> None:
-    for seed in range(1, 6):  # whether it shows is a matter of times
+    for seed in range(1, 6):  # whether a seed shows it depends on timing
         result = run(seed, steps=6, faults=faults, mistake=mistake)
         if result.wrong:
             break

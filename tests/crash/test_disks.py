@@ -133,7 +133,7 @@ def test_a_full_disk_refuses_and_serves_on_when_there_is_space(disks: list[Path]
             with pytest.raises(KafkaException):
                 create_topic(writer.admin, f"refused-{round_number}", 3, timeout_s=5)
             with pytest.raises(KafkaException):
-                commit(broker, 18, times=100)  # what the file's last page still takes, goes through
+                commit(broker, 18, times=100)  # commits that fit into the file's last page succeed
             # It is read, all the while.
             assert_holds(broker, writer)
             filler.unlink()
@@ -271,7 +271,7 @@ def test_a_directory_that_is_bad_at_the_start_is_back_at_the_next(disks: list[Pa
             answer = h.ask(asked, version=5)
             assert [each.offset for each in answer.topics[0].partitions] == [13, 13]
         broker.stop()
-        # Without the one that has the store nothing is known of any topic.
+        # Without the directory that has the store, no topic is known.
         becomes_read_only(disks[0])
         with pytest.raises(RuntimeError, match="the store of topics"):
             broker.start()

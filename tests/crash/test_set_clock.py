@@ -88,7 +88,7 @@ def test_produce_consume_groups_and_transactions_go_on_whatever_the_clock_is_set
                 transactional.begin_transaction()
                 transactional.send(TOPIC, sent[-1])
                 transactional.commit_transaction()
-            # What is open keeps committed records from being read, until its time is over by any other clock.
+            # An open transaction keeps committed records from being read until it times out, by whichever clock.
             until_s = time.monotonic() + SECONDS
             while len(found) < len(sent) and time.monotonic() < until_s:
                 found += [record.value for record in consumer.poll(0.2)]

@@ -19,7 +19,7 @@ def test_transactions_show_no_anomaly_whatever_happens_to_the_broker_and_to_clie
 @pytest.mark.timeout(300)
 def test_a_reader_of_uncommitted_records_that_says_otherwise_is_found() -> None:
     wanted, found = {"aborted read (G1a)", "intermediate read (G1b)"}, set()
-    for seed in range(4, 12):  # what there is to be read at the wrong time is a matter of times
+    for seed in range(4, 12):  # whether a seed shows the anomaly depends on timing
         result: Result = run(seed, seconds=1, faults=["drop_connections"], lies=True)
         assert {one.what.split(".")[0] for one in result.anomalies if "read" in one.kind} <= {"r1"}, result
         found |= {one.kind for one in result.anomalies}

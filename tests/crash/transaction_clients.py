@@ -283,7 +283,7 @@ class Mover(Client):
         for one in found:
             if one.error is not None:
                 raise KafkaException(one.error)
-            offset = max(one.offset, -1)  # the client has another number for none
+            offset = max(one.offset, -1)  # the client's number for no offset is another
             place = [one.topic, one.partition]
             self.journal.write("offset", group=GROUP, place=place, offset=offset, began=began)
         return found

@@ -36,9 +36,9 @@ class FetchBroker:
         self.session: Session | None = None
         self.session_ids = 0
         self.requests: list[Any] = []  # decoded, oldest first
-        self.errors: dict[Key, int] = {}  # to be answered once
+        self.errors: dict[Key, int] = {}  # each is answered once
         self.preferred = -1  # the replica that its clients are told to read from
-        self.session_error = 0  # the same, for a request of a session
+        self.session_error = 0  # answered once to a request of a session
         self.mangle: Callable[[bytes], bytes] | None = None  # what becomes of the next response behind its header
         self.cut = -1  # bytes of the next response that are sent before the connection is closed
         self.socket: socket.socket | None = None

@@ -53,7 +53,7 @@ class ProduceBroker(ScriptedBroker):
         self.probability = probability
         self.versions = versions
         self.largest_batch = largest_batch
-        self.lock = threading.Lock()  # all below
+        self.lock = threading.Lock()  # guards the fields below
         self.appended = threading.Condition(self.lock)
         self.logs: dict[Key, list[bytes | None]] = defaultdict(list)
         self.producers: dict[tuple[Key, int], ProducerEntry] = {}
@@ -144,7 +144,7 @@ class ProduceBroker(ScriptedBroker):
         if info.producer_id >= 0:
             entry = self.producers.get((key, info.producer_id))
             if entry is None or entry.epoch != info.producer_epoch:
-                # As Kafka: who is not known may begin anywhere, a new epoch of who is begins with 0.
+                # As in Kafka: an unknown producer may begin anywhere; a new epoch of a known one begins with 0.
                 if info.base_sequence != 0 and (entry is not None or "lose state" in self.faults):
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
                 entry = ProducerEntry(info.producer_epoch)

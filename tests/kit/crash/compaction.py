@@ -115,7 +115,7 @@ class CompactionRun:
             self._check_log(log, promised, f"cleaned again after operation {position}, killed: {killed}: ")
         finally:
             logs.abandon()
-        # What recovery has made is found as it is by the next start.
+        # The next start finds what recovery has made, unchanged.
         logs, log = self.start(CrashFileSystem(disk), disk)
         try:
             self._check_log(log, promised, f"the second start after operation {position}, killed: {killed}: ")

@@ -239,7 +239,7 @@ def batches_of(log: Log) -> Iterator[AnyBatch]:
     offset = log.log_start_offset
     for stored in stored_in(log):
         for batch in content_of(stored):
-            # Of a compressed set the first ones may be behind the reader.
+            # The reader may have passed the first messages of a compressed set.
             if not isinstance(batch, OldMessage) or batch.base_offset >= offset:
                 yield batch
         offset = stored.last_offset + 1
@@ -434,7 +434,7 @@ class Check:
         return max((offset for when, offset in self.history.start_tried if when < self.position), default=0)
 
     def _producers(self) -> None:
-        # Of a batch that was deleted, or was about to be, the newest snapshot may have gone too.
+        # If a batch was deleted, or was about to be, the newest snapshot may have gone with it.
         kept_from = max(self.log.log_start_offset, self._start_tried if self.reorder else 0)
         expected = self._expected_producers()
         table, _ = self.log.state.producers()
@@ -450,7 +450,7 @@ class Check:
                 for wanted in possible
             ]
             if state[3] >= 0 and self._may_be_open_from(producer_id, state[3]):
-                # Of a transaction that began before, the log may know only the rest; of a compacted one, nobody more.
+                # The log may have lost the begin of an older transaction, and a compacted log all of it.
                 has_doubts = self.log.options.compacted or self.reorder
                 told = [(*row[:3], state[3]) if has_doubts or 0 <= row[3] < kept_from else row for row in told]
             if possible and possible[-1].last.is_control:

@@ -567,7 +567,7 @@ class Life:
         now_ms = self.clock.now_ms
         for offset in before.keys() - after.keys():
             row = before[offset]
-            # Those of magic 0 and 1 go by the age of their segment.
+            # Tombstones of magic 0 and 1 are removed by the age of their segment.
             is_old = offset in old or now_ms - tombstones.get(offset, FOREVER) >= DELETE_RETENTION_MS
             is_superseded = row is not None and newest.get(row[0], -1) > offset
             is_tombstone = row is None or row[1] is None

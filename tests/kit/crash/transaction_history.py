@@ -322,7 +322,7 @@ def circular_reads(facts: Facts) -> Iterator[str]:
         for transaction in facts.history.transactions
         if facts.outcomes[transaction] is not Outcome.ABORTED
     }
-    # What no one on a cycle is made of falls away, until only cycles are left.
+    # Drop nodes that are on no cycle, until only cycles are left.
     while True:
         needed = set().union(*(sources & made_of.keys() for sources in made_of.values()))
         left = {name: sources & made_of.keys() for name, sources in made_of.items() if name in needed}

@@ -49,7 +49,7 @@ class Reader:
         self.all_sent: dict[str, Sent] = {}
 
     def begin(self, at: int, transaction: str, client: str) -> None:
-        # As long as it has not asked for the commit nothing of it may be read.
+        # Nothing of a transaction may be read before its client has asked for the commit.
         begun = Transaction(transaction, client, outcome=Outcome.ABORTED)
         self.transactions[transaction] = begun
         self.history.transactions.append(begun)

@@ -92,7 +92,7 @@ class KafkaCluster:
             os.kill(self.nodes[node_id].pid, signal.SIGCONT)
 
     def __enter__(self) -> Self:
-        with ThreadPoolExecutor(len(self.nodes)) as pool:  # none serves before most of them are there
+        with ThreadPoolExecutor(len(self.nodes)) as pool:  # no node serves before a majority is there
             list(pool.map(lambda node: node.start(), self.nodes.values()))
         return self
 

@@ -62,7 +62,7 @@ def compile_java(
         if not compiled.exists() or compiled.stat().st_mtime < max(one.stat().st_mtime for one in sources):
             subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(target), *map(str, sources)], check=True)
             archive.unlink(missing_ok=True)
-            with zipfile.ZipFile(compiled, "w") as jar:  # no classes are kept of what is in folders
+            with zipfile.ZipFile(compiled, "w") as jar:  # the JVM archives no classes from folders
                 for path in sorted(target.rglob("*.class")):
                     jar.write(path, path.relative_to(target))
     return [*java(f"{compiled}{os.pathsep}{classpath}", *options, archive=archive), program]

@@ -50,7 +50,7 @@ class KafkaProcess(BrokerProcess):
         properties = write_properties(self.folder / "server.properties", settings)
         if not (self.data / "meta.properties").exists():
             formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
-            # By options of its own: few of the server's classes are kept of it.
+            # Other options than the server's: its own archive of classes, since it loads few of the server's.
             command = [*java(self.classpath(), "-Xmx128m"), *formatting]
             subprocess.run(command, check=True, capture_output=True, env=os.environ)
         return [*self.java(), "kafka.Kafka", str(properties)]

@@ -39,7 +39,7 @@ class LogModel:
             return
         self.batches = [batch for batch in self.batches if batch[-1].offset < offset]
         self.start_offset = min(self.start_offset, offset)
-        # A batch goes whole, with records below `offset`; the log never ends before it starts.
+        # A batch is removed whole, with its records below `offset`; the log never ends before it starts.
         self.end_offset = max(self.start_offset, self.batches[-1][-1].offset + 1 if self.batches else 0)
         self.epochs = [entry for entry in self.epochs if entry[1] < self.end_offset]
 

@@ -45,16 +45,16 @@ class Batch:
     leader_epoch: int = -1
     magic: int = 2
     attributes: int = 0
-    last_offset_delta: int | None = None  # None: as many as there are records, less one
+    last_offset_delta: int | None = None  # None: the number of records, less one
     base_timestamp: int = 0
-    max_timestamp: int | None = None  # None: that of the records
+    max_timestamp: int | None = None  # None: the largest of the records
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
     record_count: int | None = None
     payload: bytes | None = field(
         default=None, repr=False
-    )  # None: the records, encoded; else what stands in their place
+    )  # None: the encoded records; else these bytes in their place
 
 
 def zigzag(number: int) -> bytes:

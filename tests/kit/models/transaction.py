@@ -56,7 +56,7 @@ class TransactionModel:
     def truncate_to(self, offset: int) -> None:
         self.entries = [entry for entry in self.entries if entry.last_offset < offset]
         if self.end_offset < self.start_offset:
-            # A batch goes whole; a log does not end before it starts, but goes on from there.
+            # A batch is removed whole. A log does not end before it starts: it goes on from there.
             self.entries, self.retained_from = [], self.start_offset
 
     # --- questions

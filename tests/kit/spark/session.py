@@ -14,7 +14,7 @@ CONNECTOR = (
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",  # there is none of 4.2.0; this one loads
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.12.1",
-    "org.apache.spark:spark-avro_2.13:4.1.1",  # nor of this
+    "org.apache.spark:spark-avro_2.13:4.1.1",  # there is none of 4.2.0 either
 )
 
 

@@ -21,10 +21,10 @@ from tests.unit.client.consumer.conftest import Heard
 from tests.unit.client.consumer.test_coordinator import (
     PASSING,
     ZERO,
+    becomes_a_member,
     code_of,
     poll_until,
     poll_until_assigned,
-    positions,
 )
 
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
@@ -63,14 +63,8 @@ def owned(message: Any) -> list[int] | None:
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, BEAT, ApiKey.OFFSET_FETCH])
 @pytest.mark.parametrize("trouble", [*PASSING, "close"])
 def test_what_passes_is_tried_again_until_it_is_a_member(broker: GroupBroker, api: ApiKey, trouble: Any) -> None:
-    broker.will[api].extend([trouble] * 3)
-    heard = Heard()
     with consumer_of(broker) as consumer:
-        consumer.subscribe(TOPIC, heard)
-        poll_until_assigned(consumer)
-        assert positions(consumer) == [0, 0]
-        assert heard.events == [("assigned", [0, 1])]
-        assert not broker.will[api]
+        heard = becomes_a_member(consumer, broker, api, trouble)
         if api == BEAT and trouble in MOVED:
             assert broker.count(ApiKey.FIND_COORDINATOR) == 4
     assert heard.events[1:] == [("revoked", [0, 1])]

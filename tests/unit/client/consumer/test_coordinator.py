@@ -65,17 +65,23 @@ def code_of(raised: pytest.ExceptionInfo[Any]) -> ErrorCode:
     return code
 
 
+def becomes_a_member(consumer: Consumer, broker: GroupBroker, api: ApiKey, trouble: Any) -> Heard:
+    """Join in spite of three troubles with an API, and return what the listener has heard."""
+    broker.will[api].extend([trouble] * 3)
+    heard = Heard()
+    consumer.subscribe(TOPIC, heard)
+    poll_until_assigned(consumer)
+    assert positions(consumer) == [0, 0]
+    assert heard.events == [("assigned", [0, 1])]
+    assert not broker.will[api]
+    return heard
+
+
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_FETCH])
 @pytest.mark.parametrize("trouble", [*PASSING, "close"])
 def test_what_passes_is_tried_again_until_it_is_a_member(broker: GroupBroker, api: ApiKey, trouble: Any) -> None:
-    broker.will[api].extend([trouble] * 3)
-    heard = Heard()
     with consumer_of(broker) as consumer:
-        consumer.subscribe(TOPIC, heard)
-        poll_until_assigned(consumer)
-        assert positions(consumer) == [0, 0]
-        assert heard.events == [("assigned", [0, 1])]
-        assert not broker.will[api]
+        becomes_a_member(consumer, broker, api, trouble)
 
 
 @pytest.mark.parametrize("api", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])

@@ -160,7 +160,7 @@ def gapped(records: list[Record], codec: Codec = Codec.NONE) -> bytes:
 
 @given(batches_with_gaps(), st.sampled_from(MAGICS), st.sampled_from(OLD_CODECS))
 def test_a_compressed_batch_becomes_one_compressed_message(records: list[Record], magic: int, codec: Codec) -> None:
-    # Kafka drops nothing of a compressed batch, wherever the fetch starts.
+    # Kafka drops no record of a compressed batch, wherever the fetch starts.
     (made,) = message_sets_of_batch(*split(gapped(records, codec)), magic, start_offset=records[-1].offset + 1)
     first = records[0].offset if magic else 0
     inner = [Message(r.offset - first, r.timestamp if magic else -1, r.key, r.value, magic) for r in records]

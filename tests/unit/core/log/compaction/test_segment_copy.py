@@ -161,7 +161,7 @@ def test_the_copy_is_the_models_byte_for_byte(
 @settings(max_examples=80)
 @given(logs())
 def test_what_was_cleaned_is_clean(batches: list[Batch]) -> None:
-    # Of one moment, and without ends of transactions: those are let go one cleaning after their data.
+    # All of one moment, and without markers: a marker is removed one cleaning after its transaction's data.
     assume(not any(one.attributes & CONTROL for one in batches))
     log = log_of(*batches)
     found = fed(log)
@@ -247,7 +247,7 @@ def test_the_newest_value_of_each_key_is_left_at_its_offset(codec: Codec) -> Non
     assert rows(made.output) == [(4, b"b", b"1"), (6, b"a", b"3"), (7, b"c", b"1")]
     first = model.decode(made.output)[0]
     assert (first.base_offset, first.last_offset_delta, first.base_timestamp, first.max_timestamp) == (3, 2, 501, 501)
-    # What lost nothing is the same bytes.
+    # A batch that lost no record keeps its bytes.
     assert bytes(made.output).endswith(
         log_of(batch(6, (b"a", b"3"), attributes=codec), batch(7, (b"c", b"1"), attributes=codec))
     )
@@ -347,7 +347,7 @@ def test_the_last_batch_of_a_living_producer_stays_as_a_header() -> None:
     assert (left.records, left.base_offset, left.last_offset_delta) == ((), 0, 0)
     assert (left.producer_id, left.producer_epoch, left.base_sequence) == (7, 2, 40)
     assert (left.attributes, left.base_timestamp, left.max_timestamp) == (0, -1, 500)
-    # And goes when the producer is gone.
+    # It is removed when the producer is gone.
     once = copied(log, producers=LastBatches([(7, 0, 2)])).output
     assert copied(once).batches_kept == 1
 

@@ -181,7 +181,7 @@ def test_ends_of_transactions_are_followed() -> None:
     known = [(at.producer_id, at.coordinator_epoch, at.transaction_first_offset) for at in producers.export()]
     assert known == [(1, -1, BASE), (2, 3, -1), (3, 3, -1), (9, 3, -1)]
     assert scanned(log, verify=False, producers=ProducerTable()).aborted == scan.aborted
-    # Who follows nobody says only that there is something to follow.
+    # A reader that follows nobody says only that there is something to follow.
     assert (scanned(log).aborted, scanned(log).marker_seen) == (b"", True)
     assert not scanned(GOOD).marker_seen
 
