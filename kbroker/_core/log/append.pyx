@@ -201,7 +201,10 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
 
 cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const appender_t *appender,
                placed_t *placed) noexcept nogil:
-    """Write a stamped batch to the files and to the producer table. Not visible before publish. 0 or the error code."""
+    """Write a stamped batch to the files and to the producer table. Readers see it only after `publish`.
+
+    Returns 0 or the error code to answer.
+    """
     cdef segment_t *s = placed.segment
     cdef ended_t ended
     cdef int failed = spill_indexes(p, s) if is_pending_full(s) else 0
@@ -272,7 +275,7 @@ cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const 
 
 
 cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
-    """Note that a write has succeeded: there is space, and whether the directory is stalled."""
+    """Note that a write has succeeded: the disk has space. Its duration says whether the directory is stalled."""
     cdef int64_t now_ns = monotonic_ns()
     if atomic_load_i64(&p.dir.full_told_ns):
         atomic_store_i64(&p.dir.full_told_ns, 0)
@@ -282,7 +285,10 @@ cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept no
 # --- transactions -----------------------------------------------------------------------------------
 
 cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended, int64_t offset) noexcept nogil:
-    """Append to the .txnindex of the active segment (append_lock held). 0, or -errno after the file was cut back."""
+    """Append an entry to the .txnindex of the active segment (append_lock held).
+
+    Returns 0; after an error the file is cut back to what it was, and -errno is returned.
+    """
     cdef uint8_t[ABORTED_SIZE] entry
     cdef int64_t position = <int64_t>s.aborted_count * ABORTED_SIZE
     cdef int failed
@@ -324,7 +330,10 @@ cdef int begin_verification(partition_t *p, const batch_info_t *info, bint adds,
 
 
 cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
-    """Check the batch as producers_check does, or as producers_check_marker; may return NEEDS_VERIFICATION as well."""
+    """Check the batch of a producer, or a marker, as `producers_check` and `producers_check_marker` do.
+
+    Returns what they return, or NEEDS_VERIFICATION.
+    """
     cdef verification_t *asked = NULL
     cdef bint verified = True
     cdef int32_t lowest_sequence = INT32_MAX

@@ -51,7 +51,10 @@ cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept n
 
 
 cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil:
-    """Release waiters up to flushed_offset, or all with an error code (`lock` held). Returns the references to drop."""
+    """Release the acks that wait for offsets up to flushed_offset or, with an error code, all of them (`lock` held).
+
+    Returns how many references to the partition the caller has to drop.
+    """
     cdef ack_waiter_t **link = &p.ack_waiters
     cdef ack_waiter_t *waiter
     cdef int32_t completed = 0
@@ -210,9 +213,9 @@ cdef int look_for_unflushed(partition_t *p, int64_t until, unflushed_t *next) no
 
 
 cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
-    """fdatasync the segment and drop the reference (`flush_lock` held).
+    """Sync the segment with fdatasync and drop the reference to it (`flush_lock` held).
 
-    0 after the waiting acks are released, or -errno.
+    Returns 0 after the acks that waited for it are released, or -errno.
     """
     cdef segment_t *s = next.segment
     cdef int64_t started_ns = monotonic_ns()

@@ -22,7 +22,7 @@ cdef inline int32_t time_index_count(segment_t *s) noexcept nogil:
 
 
 cdef inline int spill_indexes(partition_t *p, segment_t *s) noexcept nogil:
-    """Write the pending entries to the index files (append_lock held, descriptors open). 0 or -errno."""
+    """Write the pending entries to the index files (append_lock held, descriptors open). Return 0 or -errno."""
     cdef pending_index_t *pending = s.pending
     cdef int failed
     if pending == NULL:

@@ -241,7 +241,7 @@ cdef class SegmentList:
     # --- rolling
 
     def begin_roll(self):
-        """Hold appends back. Return the log's end, which is the base offset of the segment to make."""
+        """Begin a roll: hold appends back. Return the log's end, which is the base offset of the segment to make."""
         return self.set_rolling(True)
 
     def abort_roll(self):
@@ -314,7 +314,7 @@ cdef class SegmentList:
         return taken
 
     def set_entry_synced(self, int64_t base_offset):
-        """Note that the names of the segment's files survive a power cut."""
+        """Note that the names of the segment's files are durable: they survive a power cut."""
         cdef partition_t *p = self.p
         cdef segment_t *s
         with nogil:
@@ -466,9 +466,9 @@ cdef segment_t *segment_behind(partition_t *p, segment_t *s) noexcept nogil:
 
 
 cdef void list_aborting(partition_t *p) noexcept nogil:
-    """List anew the segments with aborted transactions, after others have gone (both locks held).
+    """Make the list of segments with aborted transactions anew, after segments have gone (both locks held).
 
-    Needs no more room.
+    The list does not grow, so it needs no memory.
     """
     cdef int32_t i
     p.aborting_count = 0
@@ -479,7 +479,7 @@ cdef void list_aborting(partition_t *p) noexcept nogil:
 
 
 cdef void note_newest(partition_t *p, int32_t first) noexcept nogil:
-    """Set max_timestamp_before of the segment at `first`, which is new there, and of those behind it (`lock` held)."""
+    """Set `max_timestamp_before` of the segment at `first`, which is new there, and of all behind it (`lock` held)."""
     cdef int64_t before = newest_up_to(p.segments[first - 1]) if first else -1
     cdef int32_t at = first
     while at < p.segment_count and (at == first or p.segments[at].max_timestamp_before != before):

@@ -1,4 +1,4 @@
-"""Requests for Python; see request.pxd."""
+"""The requests that Python answers; see request.pxd."""
 
 import sys
 import threading
@@ -133,7 +133,10 @@ cdef class Request:
         self.deliver(slot, SLOT_CLOSE)
 
     cdef void fail(self, error) noexcept:
-        """Report `error` of the code that had the request, and close the connection: the client must not wait."""
+        """Report `error`, which the code that had the request raised, and close the connection.
+
+        The client must not wait for an answer that never comes.
+        """
         cdef slot_t *slot = self.slot
         sys.excepthook(type(error), error, error.__traceback__)
         if atomic_claim_i32(&self.answered, 0, 1):

@@ -47,9 +47,9 @@ cdef class Compressor:
         return None
 
     def finish_batch(self, compressed) -> None:
-        """Let the batch that was taken be sent with the bytes `compressed`; uncompressed if None, or if not smaller.
+        """Let the batch that was taken be sent, with the bytes `compressed` in place of its records.
 
-        Raises RuntimeError if no batch is taken.
+        The batch is sent uncompressed if `compressed` is None or not smaller. Raises RuntimeError if no batch is taken.
         """
         cdef accumulator_t *a = &self.accumulator.a
         cdef Py_buffer view

@@ -32,7 +32,7 @@ cdef enum:
 
 
 cdef void resolve(fetch_t *f, PartitionTable partition_table, fetch_entry_t *e) noexcept nogil:
-    """Find the partition of an entry, or set what is not known: the topic id, else the partition."""
+    """Find the partition of an entry; if it is not found, set the error for an unknown topic id or partition."""
     if f.version >= 13:
         e.partition = partition_table.find_by_id(e.topic_id, e.partition_id)
     else:
@@ -72,7 +72,10 @@ cdef inline uint64_t hash_of(const fetch_t *f, const fetch_entry_t *e) noexcept 
     return seeded_hash(e.topic, e.topic_size, <uint64_t>e.partition_id)
 
 cdef void take_over(fetch_entry_t *first, fetch_entry_t *again) noexcept nogil:
-    """Merge an entry that names a partition again: the first one keeps its place and gets the newer values."""
+    """Merge an entry that names a partition for the second time into the first entry.
+
+    The first one keeps its place and gets the newer values.
+    """
     first.current_leader_epoch = again.current_leader_epoch
     first.offset = again.offset
     first.max_bytes = again.max_bytes
