@@ -16,7 +16,8 @@ cdef extern from * nogil:
     /* 0, or -errno: ETIMEDOUT, EINTR, EAGAIN (*word is no longer `expected`). timeout_ms -1: for ever. */
     static inline int futex_wait(int32_t *word, int32_t expected, int64_t timeout_ms) {
         struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000};
-        return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ms < 0 ? NULL : &timeout, NULL, 0) < 0 ? -errno : 0;
+        long failed = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ms < 0 ? NULL : &timeout, NULL, 0);
+        return failed < 0 ? -errno : 0;
     }
     static inline void futex_wake_all(int32_t *word) {
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);

@@ -4,8 +4,8 @@ These are macros. Each argument is named as in `queue_push(conn.slots, conn.slot
 ends, the element, and the element's link. The ends and links are assigned to. Whoever owns a list takes its first
 element by `first = element.next`.
 
-A queue has a first and a last element, and links to the next one. It is empty when `first` is NULL; `last` means nothing
-then. A chain has a first element, and links to the next and the previous one, so any element leaves it at once.
+A queue has a first and a last element, and links to the next one. It is empty when `first` is NULL; `last` means
+nothing then. A chain has a first element, and links to the next and the previous one, so any element leaves it at once.
 """
 
 cdef extern from * nogil:

@@ -24,7 +24,8 @@ cdef extern from * nogil:
     void *map_memory(size_t size)
     void *remap_memory(void *old, size_t old_size, size_t size)
     int munmap(void *at, size_t size)
-    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
+                       void (*child)() noexcept nogil)
 
 cdef enum:
     PAGE = 4096

@@ -10,7 +10,9 @@ from libc.string cimport memcpy
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sockets cimport iovec
-from kbroker._core.client.socket cimport REASON_SIZE, client_socket_t, exchange_t, pump_t, socket_send, socket_send_ahead
+from kbroker._core.client.socket cimport (
+    REASON_SIZE, client_socket_t, exchange_t, pump_t, socket_send, socket_send_ahead,
+)
 from kbroker._core.wire.apis cimport API_KEYS
 
 ctypedef struct call_t:

@@ -16,7 +16,10 @@ from kbroker._core.client.socket cimport client_socket_t, exchange_t, pump_t
 cdef class Pump
 
 cdef class Engine:
-    """What a kind of client does in the pump's thread. Subclasses override the three methods; the rest is the pump's."""
+    """What a kind of client does in the pump's thread.
+
+    Subclasses override the three methods; the rest is the pump's.
+    """
     cdef Pump pump               # None until pump.add
     cdef Engine following        # the next engine of the same pump
     cdef int32_t woken           # atomic

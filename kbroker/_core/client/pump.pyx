@@ -8,8 +8,8 @@ from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.epoll cimport (
-    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
-    close, epoll_create1, epoll_event, epoll_wait,
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT,
+    EPOLLRDHUP, close, epoll_create1, epoll_event, epoll_wait,
 )
 from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.sealing cimport wire_drop
@@ -58,7 +58,10 @@ cdef inline client_socket_t *socket_of_timer(timer_node_t *timer) noexcept nogil
 
 
 cdef class Engine:
-    """What a kind of client does in the pump's thread. Subclasses override the three methods; the rest is the pump's."""
+    """What a kind of client does in the pump's thread.
+
+    Subclasses override the three methods; the rest is the pump's.
+    """
 
     def __cinit__(self, *_args, **_keywords):
         self.due_ms = -1
@@ -132,8 +135,8 @@ cdef class PumpConnection:
     def bytes_out(self) -> int:
         return 0 if self.socket == NULL else self.socket.bytes_out
 
-    def call(self, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int64_t timeout_ms, callback, *,
-             bint silent=False, bint ahead=False) -> None:
+    def call(self, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int64_t timeout_ms,
+             callback, *, bint silent=False, bint ahead=False) -> None:
         """Send a frame that encode_request made; callback(body, None) or callback(None, reason) comes on this thread.
 
         With `timeout_ms` -1 there is no deadline. With `silent` no response will come; body is b"" once the frame is

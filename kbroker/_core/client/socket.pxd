@@ -40,8 +40,8 @@ ctypedef struct exchange_t:
     void (*answered)(void *owner, exchange_t *exchange, client_socket_t *socket, const uint8_t *body, int64_t size,
                      const char *reason) noexcept nogil
 
-ctypedef void (*answered_t)(void *owner, exchange_t *exchange, client_socket_t *socket, const uint8_t *body, int64_t size,
-                            const char *reason) noexcept nogil
+ctypedef void (*answered_t)(void *owner, exchange_t *exchange, client_socket_t *socket, const uint8_t *body,
+                            int64_t size, const char *reason) noexcept nogil
 
 ctypedef struct client_socket_t:
     int32_t node_id
@@ -49,7 +49,7 @@ ctypedef struct client_socket_t:
     bint open                    # engines may use it: negotiated and authenticated
     int32_t in_flight            # exchanges sent or queued, not answered
     int64_t unsent               # bytes queued
-    int16_t versions[96]         # by API key, API_KEYS of them: the version to use; -1: the broker does not serve the API
+    int16_t versions[96]         # API_KEYS of them: the version to use; -1: the broker does not serve the API
     pump_t *pump
     bint closing                 # it will be torn down before the turn ends
     bint held                    # only requests of socket_send_ahead are sent

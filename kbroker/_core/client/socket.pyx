@@ -290,7 +290,8 @@ cdef bint size_fits(client_socket_t *socket, int64_t size) noexcept nogil:
     elif not socket.closing:
         socket_close(socket, "")
         snprintf(socket.reason, REASON_SIZE,
-                 "it announced a response of %lld bytes (receive.message.max.bytes=%lld); is it a Kafka listener of this protocol?",
+                 "it announced a response of %lld bytes (receive.message.max.bytes=%lld); is it a Kafka listener of "
+                 "this protocol?",
                  <long long>size, <long long>socket.pump.max_response_size)
     return False
 

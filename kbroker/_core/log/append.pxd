@@ -32,8 +32,8 @@ ctypedef struct append_result_t:
 # NEEDS_HANDLER: the log is closed, a roll is due, or the directory is stalled.
 # NEEDS_VERIFICATION: nothing was changed. Call partition_verify, ask the coordinator, repeat the call with the guard.
 # Else a Kafka error code.
-cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
-                          bint may_block, append_result_t *result) noexcept nogil
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender,
+                          int64_t now_ms, bint may_block, append_result_t *result) noexcept nogil
 # Get the guard for a transaction, before its coordinator is asked whether the partition belongs to it or, with `adds`,
 # is asked to add the partition. May block. Returns 0 and sets `guard` (NO_GUARD: nobody has to be asked), or returns an
 # error code. A later marker of the producer makes the guard invalid (verifications.pxd has the exception).

@@ -52,8 +52,8 @@ ctypedef struct placed_t:
 
 # --- appending --------------------------------------------------------------------------------------
 
-cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender, int64_t now_ms,
-                          bint may_block, append_result_t *result) noexcept nogil:
+cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender,
+                          int64_t now_ms, bint may_block, append_result_t *result) noexcept nogil:
     cdef need_t need
     cdef int code = NEEDS_HANDLER
     while True:
@@ -94,7 +94,8 @@ cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
     return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
 
 
-cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
+cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset,
+                          int64_t max_timestamp) noexcept nogil:
     """Return whether Kafka's conditions for a roll hold: size, age by record time, full index, 31 bits of offset."""
     cdef int64_t waited
     cdef int32_t index_max = p.options.index_max_bytes
@@ -190,7 +191,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
         need.kind = NEED_INDEX
         return NEEDS_HANDLER
     if verification:
-        return verification          # not before the checks above: the append after it must not need a handler
+        return verification          # last: after the coordinator's answer, the append must not need a handler
     if appender.marker != NULL and appender.marker.type == MARKER_ABORT:
         producers_foresee_end(p.producers, info.producer_id, placed.base_offset, &placed.aborted)
         if placed.aborted.first_offset != -1 and s.aborted_fd < 0:
@@ -284,7 +285,8 @@ cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept no
 
 # --- transactions -----------------------------------------------------------------------------------
 
-cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended, int64_t offset) noexcept nogil:
+cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended,
+                             int64_t offset) noexcept nogil:
     """Append an entry to the .txnindex of the active segment (append_lock held).
 
     Returns 0; after an error the file is cut back to what it was, and -errno is returned.
@@ -329,7 +331,8 @@ cdef int begin_verification(partition_t *p, const batch_info_t *info, bint adds,
     return 0 if guard[0] != NO_GUARD else UNKNOWN_SERVER_ERROR
 
 
-cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender, remembered_batch_t *duplicate) noexcept nogil:
+cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *appender,
+                        remembered_batch_t *duplicate) noexcept nogil:
     """Check the batch of a producer, or a marker, as `producers_check` and `producers_check_marker` do.
 
     Returns what they return, or NEEDS_VERIFICATION.

@@ -48,12 +48,14 @@ def find_timestamp(time_index, int64_t timestamp):
     return (found, relative_offset) if slot >= 0 else None
 
 
-cdef int64_t sane_entries(const uint8_t *index, int64_t entries, int64_t last_relative_offset, int64_t log_size) noexcept nogil:
+cdef int64_t sane_entries(const uint8_t *index, int64_t entries, int64_t last_relative_offset,
+                          int64_t log_size) noexcept nogil:
     cdef int64_t slot, offset, position, previous_offset = -1, previous_position = -1
     for slot in range(entries):
         offset = index_relative_offset(index, slot)
         position = index_position(index, slot)
-        if offset <= previous_offset or position <= previous_position or offset > last_relative_offset or position >= log_size:
+        if offset <= previous_offset or position <= previous_position or offset > last_relative_offset \
+                or position >= log_size:
             return slot
         previous_offset = offset
         previous_position = position
@@ -82,7 +84,8 @@ def count_sane_offsets(index, int64_t last_relative_offset, int64_t log_size):
     PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            count = sane_entries(<const uint8_t *>view.buf, view.len // INDEX_ENTRY_SIZE, last_relative_offset, log_size)
+            count = sane_entries(<const uint8_t *>view.buf, view.len // INDEX_ENTRY_SIZE, last_relative_offset,
+                                 log_size)
     finally:
         PyBuffer_Release(&view)
     return count
@@ -98,7 +101,8 @@ def count_sane_timestamps(time_index, int64_t last_relative_offset):
     PyObject_GetBuffer(time_index, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            count = sane_time_entries(<const uint8_t *>view.buf, view.len // TIME_INDEX_ENTRY_SIZE, last_relative_offset)
+            count = sane_time_entries(<const uint8_t *>view.buf, view.len // TIME_INDEX_ENTRY_SIZE,
+                                      last_relative_offset)
     finally:
         PyBuffer_Release(&view)
     return count

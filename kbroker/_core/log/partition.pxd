@@ -5,8 +5,8 @@ append.pxd (appends), position.pxd (finds offsets) and flush.pxd (flushes, relea
 partition_state.pxd lets Python drive it all. Here are the structs, their references, and fetches that wait.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps
-live until its last reference goes, so a file may be unlinked under a reader. The partition table holds one reference of each
-partition; a lookup in it returns a reference that the caller owns.
+live until its last reference goes, so a file may be unlinked under a reader. The partition table holds one reference of
+each partition; a lookup in it returns a reference that the caller owns.
 
 Locks. `append_lock` is held over a whole append, write(2) included (order of offsets is order of bytes), and by every
 change of the list of segments; never over open, and over fsync only while a closing log syncs its indexes. It guards
@@ -222,7 +222,8 @@ cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexce
 # partition_await_bytes links the waiter. It returns false and links nothing when the visible end is beyond
 # `from_offset` already, or when the partition serves nothing (closed, offline, deleted). partition_forget_bytes unlinks
 # it; it is idempotent, and once it has returned, no append touches the waiter or its mail.
-cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil
+cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset,
+                                bint committed) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 
 # --- for the other modules of this folder -------------------------------------------------------------

@@ -112,7 +112,8 @@ cdef segment_t *find_segment(partition_t *p, int64_t base_offset) noexcept nogil
 
 
 cdef bint add_aborting(partition_t *p, segment_t *s) noexcept nogil:
-    cdef segment_t **grown = <segment_t **>with_room(p.aborting, p.aborting_count, &p.aborting_capacity, sizeof(segment_t *))
+    cdef segment_t **grown = <segment_t **>with_room(p.aborting, p.aborting_count, &p.aborting_capacity,
+                                                     sizeof(segment_t *))
     if grown == NULL:
         return False
     p.aborting = grown
@@ -186,7 +187,8 @@ cdef int meet_need(partition_t *p, const need_t *need) noexcept with gil:
 
 # --- waiting fetches --------------------------------------------------------------------------------
 
-cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset, bint committed) noexcept nogil:
+cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset,
+                                bint committed) noexcept nogil:
     mutex_lock(&p.lock)
     if refusal(p) or partition_visible_end(p, committed) > from_offset:
         mutex_unlock(&p.lock)

@@ -19,8 +19,8 @@ from kbroker._core.log.partition cimport *
 from kbroker._core.log.position cimport endless, partition_read, patience_t
 from kbroker._core.log.producer_table cimport ProducerTable
 from kbroker._core.log.producers cimport (
-    FROM_CLIENT, FROM_COORDINATOR, producers_copy, producers_expire, producers_first_undecided, producers_free, producers_new,
-    producers_t,
+    FROM_CLIENT, FROM_COORDINATOR, producers_copy, producers_expire, producers_first_undecided, producers_free,
+    producers_new, producers_t,
 )
 from kbroker._core.log.segment_indexes cimport SegmentIndexes
 from kbroker._core.log.segment_list cimport handle_of
@@ -30,7 +30,9 @@ from kbroker._core.wire.crc cimport crc32c
 from kbroker._core.wire.cursor cimport store_u32
 from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR
 from kbroker._core.wire.layout cimport ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_CRC, BATCH_HEADER_SIZE
-from kbroker._core.wire.record_batch cimport BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk
+from kbroker._core.wire.record_batch cimport (
+    BATCH_OK, batch_error_code, batch_header, batch_info_t, batch_verify, batch_walk,
+)
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, MARKER_COMMIT, MARKER_SIZE, marker_t, write_marker
 
 from typing import NamedTuple
@@ -373,8 +375,8 @@ cdef class PartitionState(SegmentIndexes):
             raise MemoryError
         return outcome_of(p, code, &result)
 
-    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, int64_t now_ms,
-                      bint bumped=False):
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
+                      int64_t now_ms, bint bumped=False):
         """Append a marker, the end of a producer's transaction, even when none is open here. Return what `append` does.
 
         `bumped`: the coordinator raised the epoch for this marker, so it does not end a transaction of this same epoch.
@@ -422,7 +424,8 @@ cdef class PartitionState(SegmentIndexes):
             code = partition_verify(p, &info, adds, &guard)
         return code, guard
 
-    def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False, bint may_block=True):
+    def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False,
+               bint may_block=True):
         """Return what a fetch would read, as LocatedRead.
 
         Code -101, without `may_block` only: needs a handler.
@@ -456,7 +459,8 @@ cdef class PartitionState(SegmentIndexes):
         if found.segment != NULL:
             segment_unref(found.segment)
         try:
-            return code, found.size, [(found.aborted[at].producer_id, found.aborted[at].first_offset) for at in range(found.aborted_count)]
+            return code, found.size, [(found.aborted[at].producer_id,
+                                       found.aborted[at].first_offset) for at in range(found.aborted_count)]
         finally:
             free(found.aborted)
 

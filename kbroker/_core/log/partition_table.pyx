@@ -115,7 +115,8 @@ cdef class PartitionTable:
         mutex_lock(&table.lock)
         p = table.by_name[value & <uint32_t>(table.bucket_count - 1)]
         while p != NULL and not (
-            p.partition_id == partition_id and p.topic_size == topic_size and memcmp(p.topic, topic, <size_t>topic_size) == 0
+            p.partition_id == partition_id and p.topic_size == topic_size
+            and memcmp(p.topic, topic, <size_t>topic_size) == 0
         ):
             p = p.name_next
         if p != NULL:

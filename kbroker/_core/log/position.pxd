@@ -41,12 +41,13 @@ ctypedef struct found_t:
 
 # Find the first batch of an open segment with records at or above `offset`. NEEDS_HANDLER: bytes are not in memory, or
 # `need` tells what has to be opened.
-cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found, need_t *need) noexcept nogil
+cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found,
+                need_t *need) noexcept nogil
 # Walk the headers from `position` to `end` and find the first batch or message whose last offset is at least `offset`
 # and whose largest timestamp is at least `timestamp`. `first_offset`: the largest offset with which a batch at
 # `position` may begin; NO_BATCH is returned when no such batch stands there. INT64_MAX: the position is known to be
 # right.
-cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,
-              patience_t *patience, found_t *found) noexcept nogil
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp,
+              int64_t first_offset, patience_t *patience, found_t *found) noexcept nogil
 # The code for a log that was deleted or closed under the reader: the error code, or NEEDS_HANDLER to try again.
 cdef int let_go(partition_t *p) noexcept nogil

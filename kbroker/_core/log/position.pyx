@@ -96,8 +96,8 @@ cdef void hold(partition_t *p, int64_t base_offset, held_t *held) noexcept nogil
     mutex_unlock(&p.lock)
 
 
-cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed, patience_t *patience,
-                   read_result_t *result, need_t *need) noexcept nogil:
+cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+                   patience_t *patience, read_result_t *result, need_t *need) noexcept nogil:
     cdef segment_t *s
     cdef found_t start
     cdef found_t limit
@@ -236,8 +236,8 @@ cdef segment_t *next_aborting(partition_t *p, int64_t after) noexcept nogil:
     return p.aborting[at] if at < p.aborting_count else NULL
 
 
-cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, int32_t most, patience_t *patience,
-                      read_result_t *result) noexcept nogil:
+cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int64_t end, int32_t most,
+                      patience_t *patience, read_result_t *result) noexcept nogil:
     """Collect the aborted transactions of one .txnindex that overlap with `offset` to `end`.
 
     The entries ascend by last offset. Returns ALL_TAKEN when no later entry can be of a transaction that began before
@@ -265,7 +265,8 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
         if <int64_t>load_u64(entry + ABORTED_FIRST_OFFSET) < end:
             if result.aborted_count == most:
                 return TOO_MANY_ABORTED
-            grown = <aborted_t *>with_room(result.aborted, result.aborted_count, &result.aborted_capacity, sizeof(aborted_t))
+            grown = <aborted_t *>with_room(result.aborted, result.aborted_count, &result.aborted_capacity,
+                                           sizeof(aborted_t))
             if grown == NULL:
                 return UNKNOWN_SERVER_ERROR
             result.aborted = grown
@@ -278,7 +279,8 @@ cdef int take_aborted(const uint8_t *entries, int32_t count, int64_t offset, int
     return 0
 
 
-cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block, int64_t *end, need_t *need) noexcept nogil:
+cdef int find_end(partition_t *p, segment_t *s, int64_t position, bint may_block, int64_t *end,
+                  need_t *need) noexcept nogil:
     """Set `end` to the offset of the first index entry at or behind byte `position`; without one it is not changed.
 
     An entry of the file counts only if the batch at its position confirms it; otherwise `end` is not changed either. An
@@ -384,7 +386,8 @@ cdef int let_go(partition_t *p) noexcept nogil:
     return code if code else NEEDS_HANDLER
 
 
-cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found, need_t *need) noexcept nogil:
+cdef int locate(partition_t *p, segment_t *s, int64_t offset, patience_t *patience, found_t *found,
+                need_t *need) noexcept nogil:
     """Find the first batch of the segment with records at or above `offset`: by tail ring, else by index and headers.
 
     Returns 0 with found.size 0 and the segment's end as position when there is none. NEEDS_HANDLER: bytes are not in
@@ -485,8 +488,8 @@ cdef bint map_index(partition_t *p, segment_t *s) noexcept nogil:
     return s.index != NULL
 
 
-cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, int64_t first_offset,
-              patience_t *patience, found_t *found) noexcept nogil:
+cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp,
+              int64_t first_offset, patience_t *patience, found_t *found) noexcept nogil:
     cdef uint8_t[SCAN_SIZE] buffer
     cdef int64_t begin = position
     cdef int64_t start = position      # of the first byte in `buffer`
@@ -507,7 +510,8 @@ cdef int scan(partition_t *p, int32_t fd, int64_t position, int64_t end, int64_t
             patience.pieces -= 1
             if patience.pieces < 0 and not patience.may_block:
                 return NEEDS_HANDLER
-            there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start, patience.may_block)
+            there = io_read(fd, buffer, SCAN_SIZE if end - start > SCAN_SIZE else end - start, start,
+                            patience.may_block)
             if there < wanted:
                 # Fewer bytes than the segment has: only some of them are in memory, or the file was cut from outside.
                 if not patience.may_block and (there >= 0 or there == -EAGAIN):

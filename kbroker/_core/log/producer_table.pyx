@@ -8,9 +8,9 @@ from libc.string cimport memset
 
 from kbroker._core.base.raw_objects cimport let_others_run
 from kbroker._core.log.producers cimport (
-    DEFAULT_MAX_PRODUCERS, FROM_CLIENT, REMEMBERED_BATCHES, ended_t, producer_t, producers_check, producers_check_marker,
-    producers_copy, producers_end, producers_expire, producers_first_undecided, producers_free, producers_longest_search,
-    producers_new, producers_remember, producers_restore, producers_t, remembered_batch_t,
+    DEFAULT_MAX_PRODUCERS, FROM_CLIENT, REMEMBERED_BATCHES, ended_t, producer_t, producers_check,
+    producers_check_marker, producers_copy, producers_end, producers_expire, producers_first_undecided, producers_free,
+    producers_longest_search, producers_new, producers_remember, producers_restore, producers_t, remembered_batch_t,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
@@ -131,7 +131,7 @@ cdef class ProducerTable:
             raise MemoryError
 
     def restore(self, producer_id, epoch, coordinator_epoch, last_timestamp, transaction_first_offset, batches):
-        """Enter a producer of a snapshot: the fields of a ProducerEntry. Raises ValueError for more than five batches."""
+        """Enter a producer, given as the fields of a ProducerEntry. Raises ValueError for more than five batches."""
         cdef producer_t producer
         memset(&producer, 0, sizeof(producer))
         if len(batches) > REMEMBERED_BATCHES:

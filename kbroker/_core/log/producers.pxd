@@ -73,10 +73,11 @@ cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t e
 # Whether a batch of the producer is remembered.
 cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil
 # Remember an appended batch that is not a control batch. Returns 0, or -1 when memory is out.
-cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil
+cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset,
+                            int64_t timestamp) noexcept nogil
 # Remember an appended marker at `offset` and set `ended`. Returns 0, or -1 when memory is out.
-cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset, int64_t timestamp,
-                       ended_t *ended) noexcept nogil
+cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset,
+                       int64_t timestamp, ended_t *ended) noexcept nogil
 # Set `ended` to what producers_end will set it to, without changing the table.
 cdef void producers_foresee_end(producers_t *table, int64_t producer_id, int64_t offset, ended_t *ended) noexcept nogil
 # Forget producers without an open transaction whose last batch is older than `oldest_timestamp` (ms). Returns 0, or -1

@@ -164,7 +164,8 @@ cdef int make_open_room(producers_t *table) noexcept nogil:
         table.open_end = kept
         if kept < table.open_capacity:
             return 0
-    grown = <open_transaction_t *>with_room(table.open, table.open_end, &table.open_capacity, sizeof(open_transaction_t))
+    grown = <open_transaction_t *>with_room(table.open, table.open_end, &table.open_capacity,
+                                            sizeof(open_transaction_t))
     if grown == NULL:
         return -1
     table.open = grown
@@ -256,7 +257,8 @@ cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembe
     if info.producer_epoch != producer.epoch:
         return False
     for at in range(producer.batch_count):
-        if producer.batches[at].first_sequence == info.base_sequence and producer.batches[at].last_sequence == last_sequence:
+        if producer.batches[at].first_sequence == info.base_sequence \
+                and producer.batches[at].last_sequence == last_sequence:
             duplicate[0] = producer.batches[at]
             return True
     return False
@@ -271,7 +273,8 @@ cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept
         return True
     if info.producer_epoch != producer.epoch or producer.batch_count == 0:
         return info.base_sequence == 0
-    return info.base_sequence == ((<int64_t>producer.batches[producer.batch_count - 1].last_sequence + 1) & MAX_SEQUENCE)
+    return info.base_sequence == (
+        (<int64_t>producer.batches[producer.batch_count - 1].last_sequence + 1) & MAX_SEQUENCE)
 
 
 cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, bint verified, int32_t lowest_sequence,
@@ -336,7 +339,8 @@ cdef producer_t *take_up(producers_t *table, batch_info_t *info, int64_t timesta
     return producer
 
 
-cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset, int64_t timestamp) noexcept nogil:
+cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base_offset,
+                            int64_t timestamp) noexcept nogil:
     cdef producer_t *producer
     cdef remembered_batch_t *batch
     if info.producer_id < 0:
@@ -361,8 +365,8 @@ cdef int producers_remember(producers_t *table, batch_info_t *info, int64_t base
     return 0
 
 
-cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset, int64_t timestamp,
-                       ended_t *ended) noexcept nogil:
+cdef int producers_end(producers_t *table, batch_info_t *info, const marker_t *marker, int64_t offset,
+                       int64_t timestamp, ended_t *ended) noexcept nogil:
     cdef producer_t *producer
     producers_foresee_end(table, info.producer_id, offset, ended)
     producer = take_up(table, info, timestamp)

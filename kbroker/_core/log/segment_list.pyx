@@ -339,7 +339,8 @@ cdef class SegmentList:
             s = find_segment(p, base_offset)
             if s == NULL or s.fd < 0:
                 closed = True
-            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and not s.indexes_dirty and p.flushed_offset > s.base_offset and (
+            elif s != p.segments[p.segment_count - 1] and s.refs == 1 and not s.indexes_dirty \
+                    and p.flushed_offset > s.base_offset and (
                 segment_behind(p, s).base_offset <= p.flushed_offset
             ):
                 if not atomic_claim_i32(&s.touched, 1, 0):
@@ -446,8 +447,8 @@ cdef class SegmentList:
 
 cdef object view_of(const segment_t *s):
     return SegmentView(
-        s.base_offset, s.size, s.max_timestamp, s.max_timestamp_offset, s.first_timestamp, s.created_ms, s.index_entries,
-        s.time_index_entries, s.fd >= 0,
+        s.base_offset, s.size, s.max_timestamp, s.max_timestamp_offset, s.first_timestamp, s.created_ms,
+        s.index_entries, s.time_index_entries, s.fd >= 0,
     )
 
 

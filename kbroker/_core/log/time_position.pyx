@@ -135,10 +135,12 @@ cdef int64_t newest_at(int32_t fd, int64_t position) noexcept nogil:
     cdef int64_t there = io_read(fd, header, BATCH_HEADER_SIZE, position, True)
     if there > BATCH_MAGIC and header[BATCH_MAGIC] >= 2:
         return <int64_t>load_u64(header + BATCH_MAX_TIMESTAMP) if there == BATCH_HEADER_SIZE else -1
-    return <int64_t>load_u64(header + MESSAGE_TIMESTAMP) if there >= MESSAGE_TIMESTAMP + 8 and header[MESSAGE_MAGIC] == 1 else -1
+    return <int64_t>load_u64(header + MESSAGE_TIMESTAMP) if there >= MESSAGE_TIMESTAMP + 8 \
+        and header[MESSAGE_MAGIC] == 1 else -1
 
 
-cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *relative, int64_t *newest, need_t *need) noexcept nogil:
+cdef int time_floor(partition_t *p, segment_t *s, int64_t timestamp, int64_t *relative, int64_t *newest,
+                    need_t *need) noexcept nogil:
     """Set `relative` to the relative offset up to which all records are older than `timestamp`, by the time index.
 
     `relative` is not changed when the index has no such entry. `newest` becomes the largest timestamp up to that offset
@@ -180,7 +182,8 @@ cdef bint map_time_index(partition_t *p, segment_t *s) noexcept nogil:
     return s.time_index != NULL
 
 
-cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_start_offset, time_result_t *result) noexcept nogil:
+cdef int look_into(partition_t *p, segment_t *s, int64_t timestamp, int64_t log_start_offset,
+                   time_result_t *result) noexcept nogil:
     """Look for the record in the batch at result.position; result.size becomes 0 when no record of it matches."""
     cdef uint8_t *data = <uint8_t *>malloc(<size_t>result.size)
     cdef int64_t got

@@ -47,8 +47,8 @@ cdef class ProbeEngine(Engine):
     def __dealloc__(self):
         mutex_destroy(&self.lock)
 
-    def send(self, int node_id, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int timeout_ms, *,
-             int number=0, int pieces=1, bint silent=False) -> None:
+    def send(self, int node_id, int16_t api_key, int16_t api_version, const uint8_t[::1] frame not None, int timeout_ms,
+             *, int number=0, int pieces=1, bint silent=False) -> None:
         """Send a frame to a node, cut into `pieces` pieces of about equal size; the first one has the whole header."""
         cdef Py_ssize_t size = frame.shape[0]
         cdef sent_t *sent = <sent_t *>calloc(1, sizeof(sent_t) + size)

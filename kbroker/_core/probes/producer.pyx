@@ -39,7 +39,8 @@ def deliver(Accumulator accumulator not None, int64_t base_offset=0, bint copy=T
                 break
             if copy:
                 outgoing_seal(batch, a.transactional)
-                taken.append((queue.topic.name.decode(), queue.partition_id, PyBytes_FromStringAndSize(<char *>batch.data, batch.size)))
+                taken.append((queue.topic.name.decode(), queue.partition_id,
+                              PyBytes_FromStringAndSize(<char *>batch.data, batch.size)))
             batch.base_offset = offset
             offset += batch.count
             mutex_lock(&a.lock)

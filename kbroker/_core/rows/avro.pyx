@@ -47,8 +47,8 @@ from kbroker._core.wire.varint cimport take_varint, take_varlong
 
 #: The kinds of a plan's steps. A plan names one by its place here.
 STEPS = (
-    "null", "boolean", "int", "long", "float", "double", "bytes", "string", "fixed", "enum", "array", "map", "record", "union",
-    "member", "default", "fail", "again",
+    "null", "boolean", "int", "long", "float", "double", "bytes", "string", "fixed", "enum", "array", "map", "record",
+    "union", "member", "default", "fail", "again",
 )
 
 cdef enum:

@@ -31,7 +31,9 @@ from kbroker._core.rows.json_tokens cimport (
     text,
     word,
 )
-from kbroker._core.rows.number_text cimport text_date, text_decimal, text_double, text_float, text_integer, text_timestamp
+from kbroker._core.rows.number_text cimport (
+    text_date, text_decimal, text_double, text_float, text_integer, text_timestamp,
+)
 from kbroker._core.rows.typed_columns cimport (
     FINE,
     KIND_BINARY,
@@ -191,14 +193,16 @@ cdef int put_scalar(json_t *j, node_t *n) noexcept nogil:
     if kind == KIND_BOOL:
         return put_bool(n, token == TRUE) if token == TRUE or token == FALSE else NOT_OF_TYPE
     if token != WHOLE and token != REAL:
-        return put_special(n, p, size) if token == SPECIAL and (kind == KIND_FLOAT or kind == KIND_DOUBLE) else NOT_OF_TYPE
+        return put_special(n, p, size) if token == SPECIAL and (kind == KIND_FLOAT or kind == KIND_DOUBLE) \
+            else NOT_OF_TYPE
     if kind == KIND_FLOAT or kind == KIND_DOUBLE:
         if token == WHOLE and size == 2 and p[0] == b"-" and p[1] == b"0":
             return put_double(n, 0)  # -0 is a whole number here, and its zero has no sign
         return put_number(j, n, p, size)
     if kind == KIND_DECIMAL:
         return put_fixed(n, &decimal) if text_decimal(p, p + size, n.precision, n.scale, &decimal) else NOT_OF_TYPE
-    if token == REAL or not (KIND_INT8 <= kind <= KIND_INT64 or kind == KIND_TIMESTAMP) or not text_integer(p, p + size, &whole):
+    if token == REAL or not (KIND_INT8 <= kind <= KIND_INT64 or kind == KIND_TIMESTAMP) \
+            or not text_integer(p, p + size, &whole):
         return NOT_OF_TYPE
     if kind == KIND_TIMESTAMP:
         if whole > INT64_MAX // 1_000_000 or whole < -(INT64_MAX // 1_000_000):

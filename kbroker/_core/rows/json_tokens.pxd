@@ -188,7 +188,8 @@ cdef inline int unescaped(json_t *j, const uint8_t **start, int64_t *size) noexc
                 return MALFORMED
             p += 4
             if 0xd800 <= letter <= 0xdfff:
-                if letter < 0xdc00 and end - p >= 6 and p[0] == b"\\" and p[1] == b"u" and four_digits(p + 2, end, &low) \
+                if letter < 0xdc00 and end - p >= 6 and p[0] == b"\\" and p[1] == b"u" \
+                        and four_digits(p + 2, end, &low) \
                         and 0xdc00 <= low <= 0xdfff:
                     letter = 0x10000 + ((letter - 0xd800) << 10) + (low - 0xdc00)
                     p += 6
@@ -245,7 +246,8 @@ cdef inline int scalar(json_t *j, const uint8_t **start, int64_t *size) noexcept
         found = FALSE
     elif word(j, b"null", 4):
         found = NULL_TOKEN
-    elif word(j, b"NaN", 3) or word(j, b"Infinity", 8) or word(j, b"INF", 3) or word(j, b"+Infinity", 9) or word(j, b"+INF", 4):
+    elif word(j, b"NaN", 3) or word(j, b"Infinity", 8) or word(j, b"INF", 3) or word(j, b"+Infinity", 9) \
+            or word(j, b"+INF", 4):
         found = SPECIAL
     else:
         return NO_TOKEN

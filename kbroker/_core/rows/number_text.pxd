@@ -18,7 +18,8 @@ cdef extern from * nogil:
         locale_t found = __atomic_load_n(&made, __ATOMIC_ACQUIRE), none = (locale_t)0;
         if (found == (locale_t)0) {
             found = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-            if (found != (locale_t)0 && !__atomic_compare_exchange_n(&made, &none, found, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            if (found != (locale_t)0
+                && !__atomic_compare_exchange_n(&made, &none, found, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
                 freelocale(found);
                 found = none;
             }

@@ -2,7 +2,9 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT8_MAX, INT8_MIN, INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport (
+    INT8_MAX, INT8_MIN, INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t,
+)
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -11,14 +13,15 @@ from kbroker._core.wire.cursor cimport is_utf8, writer_free, writer_init, writer
 
 #: The kinds of nodes. A spec names one by its place here.
 KINDS = (
-    "null", "bool", "int8", "int16", "int32", "int64", "float", "double", "date", "timestamp", "timestamp_ntz", "decimal", "string",
-    "binary", "struct", "list", "map",
+    "null", "bool", "int8", "int16", "int32", "int64", "float", "double", "date", "timestamp", "timestamp_ntz",
+    "decimal", "string", "binary", "struct", "list", "map",
 )
 #: What can be wrong with a value. A finding names it by its place here.
 REASONS = (
     "", "out of memory", "its column would have more than 2 GiB", "it is not of the column's type", "it is malformed",
-    "it is nested too deeply", "it is not UTF-8", "there are bytes behind its end", "it ends too early", "it has an impossible length",
-    "a union has no such branch", "an enum has no such symbol", "its schema is not known", "it does not begin with a schema's id",
+    "it is nested too deeply", "it is not UTF-8", "there are bytes behind its end", "it ends too early",
+    "it has an impossible length", "a union has no such branch", "an enum has no such symbol",
+    "its schema is not known", "it does not begin with a schema's id",
     "its schema cannot be read as the one that is wanted", "its lists and maps are of structs that lack too much",
 )
 
@@ -231,7 +234,8 @@ cdef class TypedColumns:
             n.by_name = <int *>calloc(<size_t>len(children), sizeof(int))
             if n.by_name == NULL:
                 raise MemoryError()
-            for i, place in enumerate(sorted(range(n.child_count), key=lambda place: (len(children[place][3]), children[place][3]))):
+            for i, place in enumerate(sorted(range(n.child_count),
+                                             key=lambda place: (len(children[place][3]), children[place][3]))):
                 n.by_name[i] = place
         return 0
 
@@ -322,7 +326,8 @@ cdef class BinaryRows:
         writer_init(&found)
         with nogil:
             for row in range(self.start, self.end):
-                if not row_is_null(self, row) and not is_utf8(self.data + self.ends[row], self.ends[row + 1] - self.ends[row]):
+                if not row_is_null(self, row) \
+                        and not is_utf8(self.data + self.ends[row], self.ends[row + 1] - self.ends[row]):
                     p = <int64_t *>writer_reserve(&found, 8)
                     if p == NULL:
                         failed = True

@@ -13,7 +13,8 @@ from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.server.counters cimport count_answer, count_error, counters_t
 from kbroker._core.wire.apis cimport API_KEYS, API_VERSIONS
 from kbroker._core.wire.cursor cimport (
-    load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8, write_i32, writer_free,
+    load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8,
+    write_i32, writer_free,
 )
 
 cdef enum:

@@ -9,7 +9,8 @@ cdef extern from * nogil:
     #include <netinet/in.h>
     #include <string.h>
     #include <sys/socket.h>
-    /* The numeric host and the port of one end of a socket; an IPv4 address mapped into IPv6 comes as IPv4. -1: no address. */
+    /* Writes the numeric host of one end of a socket, and returns its port; -1: there is no address. An IPv4 address
+       that is mapped into IPv6 comes as IPv4. */
     static int socket_address(int fd, int remote, char *host, size_t size) {
         struct sockaddr_storage address;
         socklen_t length = sizeof address;

@@ -34,8 +34,8 @@ from kbroker._core.base.timer_wheel cimport (
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.log.partition_table cimport PartitionTable
 from kbroker._core.server.connection cimport (
-    SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty, conn_unlink, partial_free, parked_t, processor_t, slot_free,
-    slot_t, take_ready,
+    SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty, conn_unlink, partial_free, parked_t, processor_t,
+    slot_free, slot_t, take_ready,
 )
 from kbroker._core.server.counters cimport count_error, counters_by_key
 from kbroker._core.server.fetch.fetch cimport fetch_abandon
@@ -82,9 +82,9 @@ _unfinished = []
 cdef class Processor:
     """The connections of one thread. `run` is the body of that thread; all other methods are for other threads."""
 
-    def __cinit__(self, str name, int index, PartitionTable partition_table not None, FetchSessions fetch_sessions not None, ColdReader cold_reader not None,
-                  apis, on_request, on_close, *, inflate, recompress, convert, down_convert,
-                  listeners=("PLAINTEXT",), transports=None,
+    def __cinit__(self, str name, int index, PartitionTable partition_table not None,
+                  FetchSessions fetch_sessions not None, ColdReader cold_reader not None, apis, on_request, on_close, *,
+                  inflate, recompress, convert, down_convert, listeners=("PLAINTEXT",), transports=None,
                   int64_t max_request_size=100 << 20, int64_t idle_ms=600_000, int64_t max_inflated_size=100 << 20,
                   int64_t max_response_size=100 << 20):
         """Make a processor; `run` starts it.

@@ -16,7 +16,9 @@ from kbroker._core.server.connection cimport (
 )
 from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
-from kbroker._core.server.produce.produce cimport produce_answered, produce_asked, produce_discard, produce_check_blocking, produce_run
+from kbroker._core.server.produce.produce cimport (
+    produce_answered, produce_asked, produce_discard, produce_check_blocking, produce_run,
+)
 from kbroker._core.server.serving cimport report
 from kbroker._core.wire.apis cimport API_FETCH, API_PRODUCE
 from kbroker._core.wire.cursor cimport write_raw, writer_free

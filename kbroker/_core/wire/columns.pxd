@@ -68,8 +68,10 @@ cdef class RecordColumns:
     # Adds records of one batch: those behind the first `skipped` ones, `most` at most. `payload` has the batch's
     # records, decompressed. Returns BATCH_OK, a finding, OUT_OF_MEMORY or TOO_LARGE; unless it is BATCH_OK, nothing was
     # added.
-    cdef int add_records(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil
-    cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil
+    cdef int add_records(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped,
+                         int32_t most) noexcept nogil
+    cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped,
+                  int32_t most) noexcept nogil
     cdef int walk_headers(self, const uint8_t *p, const uint8_t *stop, int32_t count, bint wanted) noexcept nogil
     cdef int raise_for(self, int finding, int64_t position) except -1
 

@@ -1,7 +1,8 @@
 """Records of many batches as flat columns, without an object per record.
 
-The layout is Arrow's, so `pyarrow.Array.from_buffers` takes the buffers as they are: numbers little-endian, variable-size data
-behind n + 1 int32 offsets, validity as a bitmap (bit set: not null, least significant first). Nothing of Arrow is imported.
+The layout is Arrow's, so `pyarrow.Array.from_buffers` takes the buffers as they are: numbers little-endian,
+variable-size data behind n + 1 int32 offsets, validity as a bitmap (bit set: not null, least significant first).
+Nothing of Arrow is imported.
 """
 
 cimport cython
@@ -20,7 +21,9 @@ from libc.string cimport memcpy, memset
 from kbroker._core.wire.cursor cimport writer_free, writer_init, writer_reserve, writer_t
 from kbroker._core.wire.layout cimport ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from kbroker._core.wire.record cimport MIN_HEADER_SIZE, MIN_RECORD_SIZE, record_t, take_fields
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, OUT_OF_MEMORY, BatchInfo, batch_info_t
+from kbroker._core.wire.record_batch cimport (
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, OUT_OF_MEMORY, BatchInfo, batch_info_t,
+)
 from kbroker._core.wire.varint cimport take_bytes
 
 from kbroker._core.wire.record_batch import InvalidBatch
@@ -161,7 +164,8 @@ cdef class BinaryColumn:
             raise IndexError(f"row {row} of {len(self)}")
         if not self.validity.out.data[row >> 3] >> (row & 7) & 1:
             return None
-        return (<const char *>self.data.out.data)[offsets[row]:offsets[row + 1]] if offsets[row + 1] > offsets[row] else b""
+        return (<const char *>self.data.out.data)[offsets[row]:offsets[row + 1]] if offsets[row + 1] > offsets[row] \
+            else b""
 
     cdef int32_t fixed_size(self) noexcept nogil:
         """The size that all rows have; -1 if sizes differ or a row is null."""
@@ -344,9 +348,11 @@ cdef class RecordColumns:
             raise InvalidBatch(finding, position)
         return 0
 
-    cdef int add_records(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
+    cdef int add_records(self, const uint8_t *payload, int64_t size, const batch_info_t *info, int32_t skipped,
+                         int32_t most) noexcept nogil:
         cdef int64_t rows = self.count, header_rows = self.header_names.rows
-        cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls, header_nulls = self.header_values.nulls
+        cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls
+        cdef int64_t header_nulls = self.header_values.nulls
         cdef size_t key_size = self.keys.data.size, value_size = self.values.data.size
         cdef size_t name_size = self.header_names.data.size, content_size = self.header_values.data.size
         cdef int64_t count = info.record_count
@@ -400,7 +406,8 @@ cdef class RecordColumns:
             self.timestamp_types.size += <size_t>(self.count - rows)
         return BATCH_OK
 
-    cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped, int32_t most) noexcept nogil:
+    cdef int walk(self, const uint8_t *p, const uint8_t *end, const batch_info_t *info, int32_t skipped,
+                  int32_t most) noexcept nogil:
         cdef record_t record
         cdef int64_t base_offset = info.base_offset, base_timestamp = info.base_timestamp
         cdef int64_t start_offset = self.start_offset, end_offset = self.end_offset
@@ -453,7 +460,9 @@ cdef class RecordColumns:
         cdef const uint8_t *name = NULL
         cdef const uint8_t *value = NULL
         cdef int32_t name_size = 0, value_size = 0
-        if wanted and not (binary_room(&self.header_names, count, stop - p) and binary_room(&self.header_values, count, stop - p)):
+        if wanted \
+                and not (binary_room(&self.header_names, count, stop - p)
+                         and binary_room(&self.header_values, count, stop - p)):
             return OUT_OF_MEMORY
         while count > 0:
             p = take_bytes(p, stop, &name, &name_size)
@@ -469,7 +478,8 @@ cdef class RecordColumns:
     def finish(self):
         """Return the Columns, which take over the memory. The collector is empty afterwards."""
         cdef Columns made = Columns.__new__(Columns)
-        if not (binary_room(&self.keys, 0, 0) and binary_room(&self.values, 0, 0) and binary_room(&self.header_names, 0, 0)
+        if not (binary_room(&self.keys, 0, 0) and binary_room(&self.values, 0, 0)
+                and binary_room(&self.header_names, 0, 0)
                 and binary_room(&self.header_values, 0, 0) and room(&self.header_offsets, 4)):
             raise MemoryError()
         if self.header_offsets.size == 0:

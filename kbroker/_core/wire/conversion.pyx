@@ -80,8 +80,8 @@ cdef int convert_up(const uint8_t *data, int64_t size, const message_t *wrapper,
         finding = message_read(p, size - info.size, &message)
         if finding != BATCH_OK:
             return finding
-        finding = put_record(builder, limit, wrapper.timestamp if stamped else message.timestamp, p + message.key_position,
-                             message.key_size, p + message.value_position, message.value_size)
+        finding = put_record(builder, limit, wrapper.timestamp if stamped else message.timestamp,
+                             p + message.key_position, message.key_size, p + message.value_position, message.value_size)
         if finding == BATCH_OK:
             info.size += message.size
     return finding
@@ -132,7 +132,8 @@ cdef inline int64_t plus(int64_t base, int64_t delta) noexcept nogil:
     return <int64_t>(<uint64_t>base + <uint64_t>delta)
 
 
-cdef int plain_messages(const uint8_t *batch, const batch_info_t *info, int64_t start_offset, int magic, writer_t *out) noexcept nogil:
+cdef int plain_messages(const uint8_t *batch, const batch_info_t *info, int64_t start_offset, int magic,
+                        writer_t *out) noexcept nogil:
     cdef const uint8_t *p = batch + BATCH_HEADER_SIZE
     cdef const uint8_t *end = batch + info.size
     cdef bint log_append_time = magic == 1 and info.attributes & ATTRIBUTE_LOG_APPEND_TIME
@@ -172,7 +173,8 @@ cdef int put_first(MessageSetBuilder builder, int64_t offset, int64_t timestamp,
     return finding
 
 
-cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offset, MessageSetBuilder builder) noexcept nogil:
+cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offset,
+                      MessageSetBuilder builder) noexcept nogil:
     """Convert records until the builder is full or no record is left. `left` has the rest for the next call."""
     cdef const uint8_t *p
     cdef record_t record
@@ -190,7 +192,8 @@ cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offse
                 timestamp = batch.info.max_timestamp
             else:
                 timestamp = plus(batch.info.base_timestamp, record.timestamp_delta)
-            finding = put_first(builder, offset, timestamp, record.key, record.key_size, record.value, record.value_size) \
+            finding = put_first(builder, offset, timestamp, record.key, record.key_size, record.value,
+                                record.value_size) \
                 if builder.count == 0 else \
                 builder.add(offset, timestamp, record.key, record.key_size, record.value, record.value_size)
             if finding != BATCH_OK:
@@ -200,8 +203,11 @@ cdef int convert_down(records_left_t *left, BatchInfo batch, int64_t start_offse
     return BATCH_OK if left.p == left.end else BATCH_BAD_RECORD
 
 
-def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0, int64_t limit=INT32_MAX):
-    """Yield the records of a batch of magic 2 as messages of magic 0 or 1: MessageSetBuilders with the records' own offsets.
+def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64_t start_offset=0,
+                          int64_t limit=INT32_MAX):
+    """Yield the records of a batch of magic 2 as messages of magic 0 or 1, in MessageSetBuilders.
+
+    Messages have their records' offsets.
 
     A message takes up to five times the bytes of its record. So there may be several sets, each of `limit` bytes at
     most, or with a single message that is larger. `payload` is what stands behind the batch's header, decompressed.
@@ -229,7 +235,8 @@ def message_sets_of_batch(BatchInfo batch not None, payload, int magic, *, int64
             raise InvalidBatch(BATCH_BAD_COUNT, batch.position)
         while finding == BATCH_TOO_LARGE:
             builder = MessageSetBuilder(
-                magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0, limit=limit)
+                magic, compressed=compressed, log_append_time=batch.info.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0,
+                limit=limit)
             with nogil:
                 finding = convert_down(&left, batch, start_offset, builder)
             if finding != BATCH_TOO_LARGE or not builder.count:

@@ -28,7 +28,8 @@ cdef uint32_t crc32(uint32_t crc, const uint8_t *data, size_t size) noexcept nog
     return ~crc32_chosen(~crc, data, size)
 
 
-cdef object checksum_of(uint32_t (*checksum)(uint32_t, const uint8_t *, size_t) noexcept nogil, object data, uint32_t crc):
+cdef object checksum_of(uint32_t (*checksum)(uint32_t, const uint8_t *, size_t) noexcept nogil, object data,
+                        uint32_t crc):
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:

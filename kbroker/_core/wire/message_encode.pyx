@@ -17,7 +17,8 @@ from libc.string cimport memcmp, memcpy, memmove
 from kbroker._core.base.raw_objects cimport (
     Py_None, Py_TYPE, PyByteArray_Check, PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE, PyErr_Clear,
     PyFloat_AS_DOUBLE, PyFloat_Check, PyList_Check, PyMemoryView_Check, PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS,
-    PyTuple_Check, PyTypeObject, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, let_others_run, slot_at,
+    PyTuple_Check, PyTypeObject, PyUnicode_AsUTF8AndSize, PyUnicode_Check, PyUnicode_Compare, int_value, let_others_run,
+    slot_at,
 )
 from kbroker._core.wire.cursor cimport (
     store_u16, store_u32, store_u64, write_array_count, write_i8, write_raw, write_uvarint, writer_free, writer_init,

@@ -8,9 +8,10 @@ A compressed message has a flat set of inner messages in its value, and the offs
 offsets are absolute in magic 0, and relative to the first inner message in magic 1 (KIP-31). Under LogAppendTime the
 timestamp of the compressed message holds for all inner messages (KIP-32).
 
-What is refused, and with which code, follows Apache Kafka 3.9 (LegacyRecord, AbstractLegacyRecordBatch, LogValidator) and is
-stricter in three points: key and value must fill the message, a compressed message must not hold part of a message, and
-an unknown codec is UNSUPPORTED_COMPRESSION_TYPE. The caller compresses and decompresses; no codec is used here.
+What is refused, and with which code, follows Apache Kafka 3.9 (LegacyRecord, AbstractLegacyRecordBatch, LogValidator)
+and is stricter in three points: key and value must fill the message, a compressed message must not hold part of a
+message, and an unknown codec is UNSUPPORTED_COMPRESSION_TYPE. The caller compresses and decompresses; no codec is used
+here.
 """
 
 cimport cython
@@ -20,7 +21,9 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.string cimport memcpy, memset
 
 from kbroker._core.wire.crc cimport crc32
-from kbroker._core.wire.cursor cimport load_u32, load_u64, store_u32, store_u64, writer_free, writer_init, writer_reserve, writer_t
+from kbroker._core.wire.cursor cimport (
+    load_u32, load_u64, store_u32, store_u64, writer_free, writer_init, writer_reserve, writer_t,
+)
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_BAD_WRAPPER, BATCH_EMPTY,
@@ -253,8 +256,8 @@ cdef class MessageSetBuilder:
                 PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
             if value is not None:
                 PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-            done = self.add(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len, <const uint8_t *>value_view.buf,
-                            value_view.len)
+            done = self.add(offset, timestamp, <const uint8_t *>key_view.buf, key_view.len,
+                            <const uint8_t *>value_view.buf, value_view.len)
         finally:
             PyBuffer_Release(&value_view)
             PyBuffer_Release(&key_view)
@@ -297,8 +300,9 @@ def wrap(payload, int codec, int magic, int64_t offset, int64_t timestamp=-1, bi
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            done = message_put(&out, INT32_MAX, magic, codec | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time and magic == 1 else 0),
-                               offset, timestamp, NULL, -1, <const uint8_t *>view.buf, view.len)
+            done = message_put(&out, INT32_MAX, magic,
+                               codec | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time and magic == 1 else 0), offset,
+                               timestamp, NULL, -1, <const uint8_t *>view.buf, view.len)
         if done == OUT_OF_MEMORY:
             raise MemoryError()
         if done != BATCH_OK:
@@ -367,7 +371,8 @@ cdef class Message:
         return self.message.value_size
 
     def __repr__(self):
-        return f"<Message at {self.position}: magic {self.magic}, offset {self.offset}, {self.size} bytes, codec {self.codec}>"
+        return (f"<Message at {self.position}: magic {self.magic}, offset {self.offset}, {self.size} bytes, "
+                f"codec {self.codec}>")
 
 
 cdef Message new_message(const message_t *message, int64_t position):
@@ -471,7 +476,8 @@ def walk(buffer, *, Message wrapper=None):
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            finding = set_walk(<const uint8_t *>view.buf, view.len, &wrapper.message if wrapper is not None else NULL, &found.info)
+            finding = set_walk(<const uint8_t *>view.buf, view.len, &wrapper.message if wrapper is not None else NULL,
+                               &found.info)
     finally:
         PyBuffer_Release(&view)
     if finding != BATCH_OK:

@@ -1,15 +1,16 @@
 """Record batches, magic 2 (https://kafka.apache.org/documentation/#recordbatch).
 
     batch   = base_offset:i64 length:i32 leader_epoch:i32 magic:i8 crc:u32 attributes:i16 last_offset_delta:i32
-              base_timestamp:i64 max_timestamp:i64 producer_id:i64 producer_epoch:i16 base_sequence:i32 count:i32 record*
+              base_timestamp:i64 max_timestamp:i64 producer_id:i64 producer_epoch:i16 base_sequence:i32 count:i32
+              record*
     record  = size:varint attributes:i8 timestamp_delta:varlong offset_delta:varint key:bytes value:bytes
               header_count:varint header*
     header  = key:bytes (not null) value:bytes
     bytes   = size:varint (negative: null) data
 
 What is refused, and with which code, follows Apache Kafka 3.9 (ProduceRequest, LogValidator, DefaultRecordBatch,
-DefaultRecord) and is stricter in three points: offset deltas must be 0..n-1, numbers must fit their type, and an unknown
-codec is UNSUPPORTED_COMPRESSION_TYPE (Kafka: UNKNOWN_SERVER_ERROR).
+DefaultRecord) and is stricter in three points: offset deltas must be 0..n-1, numbers must fit their type, and an
+unknown codec is UNSUPPORTED_COMPRESSION_TYPE (Kafka: UNKNOWN_SERVER_ERROR).
 """
 
 cimport cython
@@ -225,7 +226,8 @@ cdef void batch_stamp(uint8_t *data, int64_t base_offset, int32_t leader_epoch) 
     store_u32(data + BATCH_LEADER_EPOCH, <uint32_t>leader_epoch)
 
 
-cdef void batch_stamp_timestamp(uint8_t *data, int32_t size, bint log_append_time, int64_t max_timestamp) noexcept nogil:
+cdef void batch_stamp_timestamp(uint8_t *data, int32_t size, bint log_append_time,
+                                int64_t max_timestamp) noexcept nogil:
     # As in Kafka, attribute bits without a meaning are dropped only when the attributes are written anew.
     cdef int attributes = load_u16(data + BATCH_ATTRIBUTES)
     cdef int wanted = attributes & ~ATTRIBUTE_LOG_APPEND_TIME | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time else 0)
@@ -309,7 +311,8 @@ cdef class BatchInfo:
         return self.info.record_count
 
     def __repr__(self):
-        return (f"<BatchInfo at {self.position}: offsets {self.base_offset}..{self.last_offset}, {self.record_count} records, "
+        return (f"<BatchInfo at {self.position}: offsets {self.base_offset}..{self.last_offset}, "
+                f"{self.record_count} records, "
                 f"{self.size} bytes, codec {self.codec}>")
 
 
@@ -320,7 +323,8 @@ cdef BatchInfo new_batch_info(const batch_info_t *info, int64_t position):
     return made
 
 
-cdef object look(int (*function)(const uint8_t *, int64_t, batch_info_t *) noexcept nogil, object buffer, int64_t position):
+cdef object look(int (*function)(const uint8_t *, int64_t, batch_info_t *) noexcept nogil, object buffer,
+                 int64_t position):
     cdef Py_buffer view
     cdef batch_info_t info
     cdef int finding
@@ -394,7 +398,8 @@ def walk(records, BatchInfo info not None, bint key_required=False):
     return info.info.walked_max_timestamp
 
 
-def check_timestamps(BatchInfo info not None, bint log_append_time, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms):
+def check_timestamps(BatchInfo info not None, bint log_append_time, int64_t now_ms, int64_t before_max_ms,
+                     int64_t after_max_ms):
     """Raise InvalidBatch if timestamps of the records, which `walk` has found, are not within the topic's bounds."""
     cdef int finding = batch_check_timestamps(&info.info, log_append_time, now_ms, before_max_ms, after_max_ms)
     if finding != BATCH_OK:

@@ -17,5 +17,6 @@ cdef class RecordsBuilder:
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
     cdef int write(self, int64_t timestamp, int32_t delta, Py_buffer *key, Py_buffer *value, list headers) except -1
-    cdef bytes assemble(self, const uint8_t *payload, int64_t size, int attributes, int64_t base_offset, int32_t leader_epoch,
-                        int64_t producer_id, int producer_epoch, int32_t base_sequence, max_timestamp)
+    cdef bytes assemble(self, const uint8_t *payload, int64_t size, int attributes, int64_t base_offset,
+                        int32_t leader_epoch, int64_t producer_id, int producer_epoch, int32_t base_sequence,
+                        max_timestamp)

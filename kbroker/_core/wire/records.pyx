@@ -177,7 +177,8 @@ cdef class RecordsBuilder:
     cdef int write(self, int64_t timestamp, int32_t delta, Py_buffer *key, Py_buffer *value, list headers) except -1:
         cdef int64_t base = timestamp if self.count == 0 else self.base_timestamp
         cdef int64_t timestamp_delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
-        cdef int64_t body = 1 + varlong_size(timestamp_delta) + varlong_size(delta) + bytes_size(key.len) + bytes_size(value.len)
+        cdef int64_t body = (1 + varlong_size(timestamp_delta) + varlong_size(delta) + bytes_size(key.len)
+                             + bytes_size(value.len))
         cdef uint8_t *p
         body += varlong_size(len(headers))
         for name, content in headers:
@@ -212,22 +213,23 @@ cdef class RecordsBuilder:
         """Return the encoded records, as they stand behind the header of a batch or go into a compressor."""
         return PyBytes_FromStringAndSize(<const char *>self.out.data, <Py_ssize_t>self.out.size)
 
-    def build(self, payload=None, int attributes=0, int64_t base_offset=0, int32_t leader_epoch=-1, int64_t producer_id=-1,
-              int producer_epoch=-1, int32_t base_sequence=-1, max_timestamp=None):
+    def build(self, payload=None, int attributes=0, int64_t base_offset=0, int32_t leader_epoch=-1,
+              int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1, max_timestamp=None):
         """Return the whole batch. `payload` has the compressed records if `attributes` has codec bits."""
         cdef Py_buffer view
         if payload is None:
-            return self.assemble(self.out.data, <int64_t>self.out.size, attributes, base_offset, leader_epoch, producer_id,
-                                 producer_epoch, base_sequence, max_timestamp)
+            return self.assemble(self.out.data, <int64_t>self.out.size, attributes, base_offset, leader_epoch,
+                                 producer_id, producer_epoch, base_sequence, max_timestamp)
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
-            return self.assemble(<const uint8_t *>view.buf, view.len, attributes, base_offset, leader_epoch, producer_id,
-                                 producer_epoch, base_sequence, max_timestamp)
+            return self.assemble(<const uint8_t *>view.buf, view.len, attributes, base_offset, leader_epoch,
+                                 producer_id, producer_epoch, base_sequence, max_timestamp)
         finally:
             PyBuffer_Release(&view)
 
-    cdef bytes assemble(self, const uint8_t *payload, int64_t size, int attributes, int64_t base_offset, int32_t leader_epoch,
-                        int64_t producer_id, int producer_epoch, int32_t base_sequence, max_timestamp):
+    cdef bytes assemble(self, const uint8_t *payload, int64_t size, int attributes, int64_t base_offset,
+                        int32_t leader_epoch, int64_t producer_id, int producer_epoch, int32_t base_sequence,
+                        max_timestamp):
         cdef bytes batch
         cdef uint8_t *p
         cdef int64_t newest = self.max_timestamp if max_timestamp is None else max_timestamp

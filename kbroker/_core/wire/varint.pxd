@@ -14,7 +14,8 @@ cdef extern from * nogil:
     #include <stddef.h>
     #include <stdint.h>
     #include <string.h>
-    static __attribute__((noinline, unused)) const uint8_t *take_long_varint(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
+    static __attribute__((noinline, unused)) const uint8_t *
+    take_long_varint(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
         uint64_t value = 0;
         int shift = 0;
         for (; p < end && shift < bits; shift += 7) {
@@ -29,7 +30,8 @@ cdef extern from * nogil:
         }
         return end + 1;
     }
-    static inline __attribute__((always_inline)) const uint8_t *take_raw(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
+    static inline __attribute__((always_inline)) const uint8_t *
+    take_raw(const uint8_t *p, const uint8_t *end, uint64_t *raw, int bits) {
         if (__builtin_expect(end - p >= 2, 1)) {
             uint32_t first = p[0];
             if (__builtin_expect(first < 0x80, 1)) {
@@ -43,13 +45,15 @@ cdef extern from * nogil:
         }
         return take_long_varint(p, end, raw, bits);
     }
-    static inline __attribute__((always_inline)) const uint8_t *take_varint(const uint8_t *p, const uint8_t *end, int32_t *value) {
+    static inline __attribute__((always_inline)) const uint8_t *
+    take_varint(const uint8_t *p, const uint8_t *end, int32_t *value) {
         uint64_t raw = 0;
         p = take_raw(p, end, &raw, 32);
         *value = (int32_t)((uint32_t)raw >> 1) ^ -(int32_t)(raw & 1);
         return p;
     }
-    static inline __attribute__((always_inline)) const uint8_t *take_varlong(const uint8_t *p, const uint8_t *end, int64_t *value) {
+    static inline __attribute__((always_inline)) const uint8_t *
+    take_varlong(const uint8_t *p, const uint8_t *end, int64_t *value) {
         uint64_t raw = 0;
         p = take_raw(p, end, &raw, 64);
         *value = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);

@@ -13,19 +13,21 @@ from libc.string cimport memcpy
 
 from kbroker._core.base.receive_buffers cimport buffer_free, buffer_take
 from kbroker._core.client.consumer.chunk cimport (
-    aborted_t, batch_place_t, chunk_cut, chunk_free, chunk_index, chunk_new, chunk_number, fetch_buffer_new, fetch_buffer_t,
-    fetch_buffer_unref, records_before,
+    aborted_t, batch_place_t, chunk_cut, chunk_free, chunk_index, chunk_new, chunk_number, fetch_buffer_new,
+    fetch_buffer_t, fetch_buffer_unref, records_before,
 )
 from kbroker._core.client.consumer.messages cimport batch_of_set
 from kbroker._core.client.consumer.record cimport new_source
 from kbroker._core.wire.cursor cimport load_u16, load_u32, load_u64, writer_free, writer_init, writer_t
 from kbroker._core.wire.layout cimport (
-    ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA, BATCH_LEADER_EPOCH, BATCH_RECORD_COUNT,
-    MESSAGE_MAGIC,
+    ATTRIBUTE_CODEC_MASK, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA,
+    BATCH_LEADER_EPOCH, BATCH_RECORD_COUNT, MESSAGE_MAGIC,
 )
 from kbroker._core.wire.message_set cimport message_read, message_t
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, record_t, take_deltas
-from kbroker._core.wire.record_batch cimport BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, OUT_OF_MEMORY, batch_header
+from kbroker._core.wire.record_batch cimport (
+    BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_TOO_SHORT, OUT_OF_MEMORY, batch_header,
+)
 
 from kbroker._core.client.consumer.record import UnreadableRecords
 from kbroker._core.wire.record_batch import FINDINGS as _FINDINGS
@@ -35,7 +37,8 @@ from kbroker.errors import BadInput
 # skipped_of and offset_delta_of walk over the records of a payload, whose memory `source` keeps. Both return -1 if the
 # records are malformed.
 
-cdef int32_t skipped_of(RecordSource source, const payload_t *payload, const batch_info_t *info, int64_t position) noexcept:
+cdef int32_t skipped_of(RecordSource source, const payload_t *payload, const batch_info_t *info,
+                        int64_t position) noexcept:
     return records_before(payload.records, payload.end - payload.records, info, position)
 
 
@@ -98,7 +101,8 @@ cdef class Chunk:
     cdef object unreadable(self, int finding, int64_t offset):
         made = UnreadableRecords(self.source.topic, self.source.partition, offset, _FINDINGS[finding][2])
         if finding == BATCH_TOO_SHORT:
-            made.hint = "raise max.partition.fetch.bytes: before Kafka 0.10.1 a broker sends no more, be it part of a message"
+            made.hint = ("raise max.partition.fetch.bytes: before Kafka 0.10.1 a broker sends no more, be it part of a "
+                         "message")
         return made
 
     cdef int settle(self) except -1:
@@ -285,7 +289,8 @@ cdef Chunk new_chunk(chunk_t *chunk, str topic, int32_t partition, object inflat
     return made
 
 
-def read_chunk(str topic not None, int32_t partition, data, inflate, *, int64_t position=0, aborted=None, bint check_crcs=True):
+def read_chunk(str topic not None, int32_t partition, data, inflate, *, int64_t position=0, aborted=None,
+               bint check_crcs=True):
     """Return a Chunk of one partition's records as a Fetch response has them, from offset `position` on; copy `data`.
 
     `inflate(codec, data, magic)` returns bytes or raises BadInput. With `aborted`, pairs of a producer id and a first

@@ -60,11 +60,13 @@ cdef void chunk_free(chunk_t *chunk) noexcept nogil
 # Looks through a partition's records, which lie in the chunk's buffer. `aborted` has the transactions that
 # read_committed leaves out, and is sorted here; it is NULL for read_uncommitted. Returns 0 or OUT_OF_MEMORY.
 # `chunk.finding` says what is wrong with the bytes.
-cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, aborted_t *aborted, int32_t aborted_count, bint check_crcs) noexcept nogil
+cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, aborted_t *aborted, int32_t aborted_count,
+                     bint check_crcs) noexcept nogil
 
 # Counts the records of a batch whose offset is below `position`, by walking over its decompressed records. Returns -1
 # if they are malformed.
-cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_info_t *info, int64_t position) noexcept nogil
+cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_info_t *info,
+                            int64_t position) noexcept nogil
 
 # Removes the batches from index `batch` on. `next_offset` is set to the end of the rest, and `finding` to BATCH_OK.
 cdef void chunk_cut(chunk_t *chunk, int32_t batch) noexcept nogil

@@ -10,14 +10,14 @@ from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.client.consumer.messages cimport messages_alike
 from kbroker._core.wire.cursor cimport load_u32, load_u64
 from kbroker._core.wire.layout cimport (
-    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE, BATCH_LAST_OFFSET_DELTA,
-    CODEC_ZSTD, LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
+    ATTRIBUTE_CODEC_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_SIZE,
+    BATCH_LAST_OFFSET_DELTA, CODEC_ZSTD, LOG_OVERHEAD, MESSAGE_LENGTH, MESSAGE_MAGIC, MESSAGE_OFFSET,
 )
 from kbroker._core.wire.message_set cimport message_check, message_read, message_t
 from kbroker._core.wire.record cimport MIN_RECORD_SIZE, control_type, record_t, take_deltas
 from kbroker._core.wire.record_batch cimport (
-    BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC, BATCH_OLD_ZSTD, BATCH_TOO_SHORT,
-    OUT_OF_MEMORY, batch_header, batch_info_t, batch_verify,
+    BATCH_BAD_BASE_OFFSET, BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_RECORD, BATCH_OK, BATCH_OLD_MAGIC,
+    BATCH_OLD_ZSTD, BATCH_TOO_SHORT, OUT_OF_MEMORY, batch_header, batch_info_t, batch_verify,
 )
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT
 
@@ -122,7 +122,8 @@ cdef void aborting_end(aborting_t *state, int64_t producer_id) noexcept nogil:
 
 # --- batches ----------------------------------------------------------------------------------------
 
-cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_info_t *info, int64_t position) noexcept nogil:
+cdef int32_t records_before(const uint8_t *payload, int64_t size, const batch_info_t *info,
+                            int64_t position) noexcept nogil:
     cdef const uint8_t *p = payload
     cdef const uint8_t *end = payload + size
     cdef record_t record
@@ -221,7 +222,8 @@ cdef int batch_take(chunk_t *chunk, const uint8_t *data, const batch_info_t *inf
         chunk.leader_epoch = info.leader_epoch
     return finding
 
-cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint check_crcs, batch_info_t *info) noexcept nogil:
+cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint check_crcs,
+                      batch_info_t *info) noexcept nogil:
     """Add one message of magic 0 or 1, or skip it if it lies before the position. Return OUT_OF_MEMORY or a finding.
 
     The size of the message is written to `info`.
@@ -254,7 +256,8 @@ cdef int message_take(chunk_t *chunk, const uint8_t *data, int64_t size, bint ch
         return BATCH_OK
     return place_add(chunk, data, message.size, 1, 0)
 
-cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, aborted_t *aborted, int32_t aborted_count, bint check_crcs) noexcept nogil:
+cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, aborted_t *aborted, int32_t aborted_count,
+                     bint check_crcs) noexcept nogil:
     cdef batch_info_t info
     cdef aborting_t aborting
     cdef int64_t at = 0
@@ -275,7 +278,8 @@ cdef int chunk_index(chunk_t *chunk, const uint8_t *records, int64_t size, abort
             continue
         if finding != BATCH_OK:
             break
-        if info.base_offset < 0 or info.last_offset_delta < 0 or info.base_offset > INT64_MAX - 1 - info.last_offset_delta:
+        if info.base_offset < 0 or info.last_offset_delta < 0 \
+                or info.base_offset > INT64_MAX - 1 - info.last_offset_delta:
             finding = BATCH_BAD_BASE_OFFSET
             break
         finding = batch_take(chunk, records + at, &info, &aborting)

@@ -25,11 +25,13 @@ cdef object arrow_binary(object arrow, object of, BinaryColumn column):
 
 cdef object arrow_headers(object arrow, columns):
     pairs = arrow.StructArray.from_arrays(
-        [arrow_binary(arrow, arrow.string(), columns.header_names), arrow_binary(arrow, arrow.binary(), columns.header_values)],
+        [arrow_binary(arrow, arrow.string(), columns.header_names),
+         arrow_binary(arrow, arrow.binary(), columns.header_values)],
         fields=[arrow.field("key", arrow.string(), False), arrow.field("value", arrow.binary())],
     )
     of = arrow.list_(arrow.field("element", pairs.type, False))
-    return arrow.Array.from_buffers(of, len(columns), [None, arrow.py_buffer(columns.header_offsets)], 0, children=[pairs])
+    return arrow.Array.from_buffers(of, len(columns), [None, arrow.py_buffer(columns.header_offsets)], 0,
+                                    children=[pairs])
 
 
 cdef object arrow_numbers(object arrow, object of, buffer):

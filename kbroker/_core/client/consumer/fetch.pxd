@@ -61,9 +61,11 @@ cdef class FetchEngine(FetchPoll):
     cdef void send(self, fetch_node_t *node, client_socket_t *socket, int64_t now_ms) noexcept nogil
     cdef fetch_request_t *new_request(self, fetch_node_t *node, int16_t version, int64_t now_ms) noexcept nogil
     cdef void forget_session(self, fetch_node_t *node) noexcept nogil
-    cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, int64_t size) noexcept nogil
-    cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, fetch_answers_t *answers,
-                          int32_t *places, chunk_t **chunks) noexcept nogil
-    cdef void settle_session(self, fetch_request_t *request, const fetch_answers_t *answers, int64_t now_ms) noexcept nogil
+    cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body,
+                          int64_t size) noexcept nogil
+    cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body,
+                          fetch_answers_t *answers, int32_t *places, chunk_t **chunks) noexcept nogil
+    cdef void settle_session(self, fetch_request_t *request, const fetch_answers_t *answers,
+                             int64_t now_ms) noexcept nogil
     cdef void settle_empty(self, const fetch_request_t *request, int64_t now_ms) noexcept nogil
     cdef void settle(self, asked_t *asked, const fetch_answer_t *answer, chunk_t *chunk, int64_t now_ms) noexcept nogil

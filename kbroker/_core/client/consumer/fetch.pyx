@@ -5,7 +5,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 
 from kbroker._core.base.receive_buffers cimport buffer_free, buffers_keep
-from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, mutex_lock, mutex_unlock
+from kbroker._core.base.sync cimport (
+    atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, mutex_lock, mutex_unlock,
+)
 from kbroker._core.client.consumer.chunk cimport (
     aborted_t, chunk_free, chunk_index, chunk_new, chunk_t, fetch_buffer_new, fetch_buffer_t, fetch_buffer_unref,
 )
@@ -47,9 +49,9 @@ cdef class FetchEngine(FetchPoll):
     `inflate(codec, data, magic)` returns bytes or raises BadInput. `on_told` is called when `take_news` has something.
     """
 
-    def __init__(self, inflate, *, str client_id="", str rack="", bint read_committed=False, int min_bytes=1, int max_wait_ms=500,
-                 int max_bytes=52428800, int max_partition_bytes=1048576, int64_t queued_max_bytes=67108864, bint check_crcs=True,
-                 int64_t request_timeout_ms=30000):
+    def __init__(self, inflate, *, str client_id="", str rack="", bint read_committed=False, int min_bytes=1,
+                 int max_wait_ms=500, int max_bytes=52428800, int max_partition_bytes=1048576,
+                 int64_t queued_max_bytes=67108864, bint check_crcs=True, int64_t request_timeout_ms=30000):
         self.inflate = inflate
         self.client_id = client_id.encode()
         self.rack = rack.encode()
@@ -235,7 +237,8 @@ cdef class FetchEngine(FetchPoll):
             p.session_node_id = node.node_id
             p.session_offset = p.fetch_offset
             p.session_leader_epoch = p.leader_epoch
-        write_fetch(&request.out, version, &self.options, node.session_id, node.session_epoch, asks, ask_count, forgotten, forgotten_count)
+        write_fetch(&request.out, version, &self.options, node.session_id, node.session_epoch, asks, ask_count,
+                    forgotten, forgotten_count)
         free(asks)
         if request.out.failed:
             self.forget_session(node)
@@ -255,7 +258,8 @@ cdef class FetchEngine(FetchPoll):
             if self.partitions[i].session_node_id == node.node_id:
                 self.partitions[i].session_node_id = -1
 
-    cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, int64_t size) noexcept nogil:
+    cdef bint take_answer(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body,
+                          int64_t size) noexcept nogil:
         """Take in the answer to a request. Return False if it is malformed, or if memory is out."""
         cdef fetch_answers_t answers
         cdef int32_t *places = NULL
@@ -268,7 +272,8 @@ cdef class FetchEngine(FetchPoll):
         if parse_answers(&answers, request.exchange.api_version, body, size) == 0:
             places = <int32_t *>malloc(sizeof(int32_t) * max(answers.count, 1))
             chunks = <chunk_t **>calloc(max(answers.count, 1), sizeof(chunk_t *))
-            good = places != NULL and chunks != NULL and self.make_chunks(request, socket, body, &answers, places, chunks)
+            good = places != NULL and chunks != NULL \
+                and self.make_chunks(request, socket, body, &answers, places, chunks)
         if good:
             mutex_lock(&self.lock)
             self.settle_session(request, &answers, now_ms)
@@ -288,8 +293,8 @@ cdef class FetchEngine(FetchPoll):
         answers_free(&answers)
         return good
 
-    cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body, fetch_answers_t *answers,
-                          int32_t *places, chunk_t **chunks) noexcept nogil:
+    cdef bint make_chunks(self, fetch_request_t *request, client_socket_t *socket, const uint8_t *body,
+                          fetch_answers_t *answers, int32_t *places, chunk_t **chunks) noexcept nogil:
         """Find the ask that each answer is for (`places`), and make a chunk of its records.
 
         Return False if memory is out.
@@ -334,15 +339,16 @@ cdef class FetchEngine(FetchPoll):
             else:
                 read_aborted(answer, version, aborted)
                 failed = chunk_index(chunks[i], answer.records, answer.records_size,
-                                     aborted if self.options.isolation_level == READ_COMMITTED else NULL, answer.aborted_count,
-                                     self.check_crcs)
+                                     aborted if self.options.isolation_level == READ_COMMITTED else NULL,
+                                     answer.aborted_count, self.check_crcs)
             free(aborted)
             if failed:
                 break
         fetch_buffer_unref(buffer)
         return not failed
 
-    cdef void settle_session(self, fetch_request_t *request, const fetch_answers_t *answers, int64_t now_ms) noexcept nogil:
+    cdef void settle_session(self, fetch_request_t *request, const fetch_answers_t *answers,
+                             int64_t now_ms) noexcept nogil:
         cdef fetch_node_t *node = request.node
         if answers.throttle_ms > 0:
             node.not_before_ms = now_ms + answers.throttle_ms
@@ -462,8 +468,8 @@ cdef int32_t asked_place(const fetch_request_t *request, const fetch_answer_t *a
             return place
     return NOT_ASKED
 
-cdef void fetch_answered(FetchEngine engine, exchange_t *exchange, client_socket_t *socket, const uint8_t *body, int64_t size,
-                         const char *reason) noexcept nogil:
+cdef void fetch_answered(FetchEngine engine, exchange_t *exchange, client_socket_t *socket, const uint8_t *body,
+                         int64_t size, const char *reason) noexcept nogil:
     cdef fetch_request_t *request = <fetch_request_t *>exchange
     cdef bint good = body != NULL and engine.take_answer(request, socket, body, size)
     cdef fetch_node_t *node = request.node

@@ -27,5 +27,6 @@ ctypedef struct fetch_ask_t:
     int64_t offset
 
 # Writes the frame, size field and header included, with correlation id 0. Sets `w.failed` if memory is out.
-cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *options, int32_t session_id, int32_t session_epoch,
-                      const fetch_ask_t *asks, int32_t ask_count, const fetch_ask_t *forgotten, int32_t forgotten_count) noexcept nogil
+cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *options, int32_t session_id,
+                      int32_t session_epoch, const fetch_ask_t *asks, int32_t ask_count, const fetch_ask_t *forgotten,
+                      int32_t forgotten_count) noexcept nogil

@@ -7,8 +7,8 @@ from libc.string cimport memcmp
 
 from kbroker._core.wire.apis cimport API_FETCH
 from kbroker._core.wire.cursor cimport (
-    store_u32, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free,
-    writer_init, writer_t,
+    store_u32, write_array_count, write_i8, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint,
+    writer_free, writer_init, writer_t,
 )
 
 cdef enum:
@@ -19,7 +19,8 @@ cdef enum:
 cdef inline bint same_topic(const fetch_ask_t *a, const fetch_ask_t *b) noexcept nogil:
     return a.topic_size == b.topic_size and memcmp(a.topic, b.topic, <size_t>a.topic_size) == 0
 
-cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, int32_t count, int32_t max_bytes, bint forgotten) noexcept nogil:
+cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, int32_t count, int32_t max_bytes,
+                       bint forgotten) noexcept nogil:
     """Write the asks, grouped by topic. Of forgotten partitions only the numbers are written."""
     cdef bint flexible = version >= 12
     cdef int32_t topics = 0
@@ -52,8 +53,9 @@ cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, in
         if flexible:
             write_uvarint(w, 0)
 
-cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *options, int32_t session_id, int32_t session_epoch,
-                      const fetch_ask_t *asks, int32_t ask_count, const fetch_ask_t *forgotten, int32_t forgotten_count) noexcept nogil:
+cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *options, int32_t session_id,
+                      int32_t session_epoch, const fetch_ask_t *asks, int32_t ask_count, const fetch_ask_t *forgotten,
+                      int32_t forgotten_count) noexcept nogil:
     cdef bint flexible = version >= 12
     cdef size_t start = w.size
     write_i32(w, 0)
@@ -104,8 +106,9 @@ cdef fetch_ask_t *asks_of(list rows) except NULL:
     return asks
 
 
-def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", bytes rack=b"", int isolation_level=0, int min_bytes=1,
-                 int max_wait_ms=500, int max_bytes=52428800, int max_partition_bytes=1048576, int session_id=0, int session_epoch=-1):
+def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", bytes rack=b"", int isolation_level=0,
+                 int min_bytes=1, int max_wait_ms=500, int max_bytes=52428800, int max_partition_bytes=1048576,
+                 int session_id=0, int session_epoch=-1):
     """Return the frame of a Fetch request. Raises ValueError for a version that is not 0 to 12.
 
     asks, forgotten: rows (topic as bytes, partition, leader epoch or -1, offset).
@@ -131,7 +134,8 @@ def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", by
     try:
         asked_rows = asks_of(asked)
         left_rows = asks_of(left)
-        write_fetch(&out, version, &options, session_id, session_epoch, asked_rows, <int32_t>len(asked), left_rows, <int32_t>len(left))
+        write_fetch(&out, version, &options, session_id, session_epoch, asked_rows, <int32_t>len(asked), left_rows,
+                    <int32_t>len(left))
         if out.failed:
             raise MemoryError()
         return PyBytes_FromStringAndSize(<char *>out.data, <Py_ssize_t>out.size)

@@ -7,8 +7,8 @@ from libc.string cimport memset
 
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.wire.cursor cimport (
-    MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_init, reader_left,
-    reader_t, reader_take, skip_tags,
+    MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_tag, read_uvarint,
+    reader_init, reader_left, reader_t, reader_take, skip_tags,
 )
 from kbroker._core.wire.record_batch cimport OUT_OF_MEMORY
 
@@ -96,7 +96,8 @@ cdef int parse_answers(fetch_answers_t *answers, int16_t version, const uint8_t 
             partitions -= 1
             if answers.count == MOST_ELEMENTS:
                 return MALFORMED
-            grown = <fetch_answer_t *>with_room(answers.answers, answers.count, &answers.capacity, sizeof(fetch_answer_t))
+            grown = <fetch_answer_t *>with_room(answers.answers, answers.count, &answers.capacity,
+                                                sizeof(fetch_answer_t))
             if grown == NULL:
                 return OUT_OF_MEMORY
             answers.answers = grown

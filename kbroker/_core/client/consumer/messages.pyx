@@ -12,7 +12,8 @@ from kbroker._core.wire.varint cimport bytes_size, put_bytes, put_varlong, varlo
 
 cdef bint messages_alike(const uint8_t *first, const message_t *message) noexcept nogil:
     cdef int64_t delta = message.offset - <int64_t>load_u64(first + MESSAGE_OFFSET)
-    if first[MESSAGE_MAGIC] != message.magic or first[MESSAGE_ATTRIBUTES] & ATTRIBUTE_CODEC_MASK or not 0 < delta <= INT32_MAX:
+    if first[MESSAGE_MAGIC] != message.magic or first[MESSAGE_ATTRIBUTES] & ATTRIBUTE_CODEC_MASK \
+            or not 0 < delta <= INT32_MAX:
         return False
     if (first[MESSAGE_ATTRIBUTES] ^ message.attributes) & ATTRIBUTE_LOG_APPEND_TIME:
         return False
@@ -21,7 +22,8 @@ cdef bint messages_alike(const uint8_t *first, const message_t *message) noexcep
             or <int64_t>load_u64(first + MESSAGE_TIMESTAMP) == message.timestamp)
 
 
-cdef bint put_record(writer_t *out, const uint8_t *data, const message_t *message, int64_t offset_delta, int64_t timestamp_delta) noexcept nogil:
+cdef bint put_record(writer_t *out, const uint8_t *data, const message_t *message, int64_t offset_delta,
+                     int64_t timestamp_delta) noexcept nogil:
     """Append a message to `out` as a record of a batch. Return False if memory is out."""
     cdef int64_t body = (2 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + bytes_size(message.key_size)
                          + bytes_size(message.value_size))
@@ -39,8 +41,8 @@ cdef bint put_record(writer_t *out, const uint8_t *data, const message_t *messag
     return True
 
 
-cdef void put_header(uint8_t *header, const writer_t *out, int64_t base_offset, int64_t last_offset_delta, int64_t base_timestamp,
-                     int64_t max_timestamp, bint log_append_time, int32_t count) noexcept nogil:
+cdef void put_header(uint8_t *header, const writer_t *out, int64_t base_offset, int64_t last_offset_delta,
+                     int64_t base_timestamp, int64_t max_timestamp, bint log_append_time, int32_t count) noexcept nogil:
     memset(header, 0, BATCH_HEADER_SIZE)
     store_u64(header + BATCH_BASE_OFFSET, <uint64_t>base_offset)
     store_u32(header + BATCH_LENGTH, <uint32_t>(out.size - LOG_OVERHEAD))
@@ -65,7 +67,8 @@ cdef int batch_of_set(const uint8_t *data, int64_t size, const message_t *wrappe
     cdef int64_t max_timestamp = -1
     cdef int64_t delta = 0
     cdef int32_t count = 0
-    cdef bint log_append_time = wrapper != NULL and wrapper.magic == 1 and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME
+    cdef bint log_append_time = wrapper != NULL and wrapper.magic == 1 \
+        and wrapper.attributes & ATTRIBUTE_LOG_APPEND_TIME
     cdef int finding
     memset(&info, 0, sizeof(info))
     if wrapper != NULL:
@@ -89,7 +92,8 @@ cdef int batch_of_set(const uint8_t *data, int64_t size, const message_t *wrappe
         delta = <int64_t>(<uint64_t>message.offset - <uint64_t>base_offset)
         if not count <= delta <= INT32_MAX:
             return BATCH_BAD_COUNT
-        if not put_record(out, data + at, &message, delta, <int64_t>(<uint64_t>message.timestamp - <uint64_t>base_timestamp)):
+        if not put_record(out, data + at, &message, delta,
+                          <int64_t>(<uint64_t>message.timestamp - <uint64_t>base_timestamp)):
             return OUT_OF_MEMORY
         if out.size > INT32_MAX:
             return BATCH_TOO_LARGE

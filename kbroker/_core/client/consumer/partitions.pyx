@@ -7,7 +7,8 @@ from libc.string cimport memcmp, memcpy
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.futex cimport futex_wake_all
 from kbroker._core.base.sync cimport (
-    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, mutex_destroy, mutex_init, mutex_lock, mutex_t, mutex_unlock,
+    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, mutex_destroy, mutex_init, mutex_lock, mutex_t,
+    mutex_unlock,
 )
 from kbroker._core.client.consumer.chunk cimport chunk_free
 from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t
@@ -98,7 +99,8 @@ cdef class FetchPartitions(Engine):
         p.high_watermark = p.last_stable_offset = p.log_start_offset = -1
         p.stop_offset = INT64_MAX
         mutex_lock(&self.lock)
-        grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity, sizeof(void *))
+        grown = <fetch_partition_t **>with_room(self.partitions, self.partition_count, &self.partition_capacity,
+                                                sizeof(void *))
         if grown != NULL:
             self.partitions = grown
             grown[self.partition_count] = p
@@ -121,7 +123,8 @@ cdef class FetchPartitions(Engine):
         mutex_lock(&self.lock)
         for i in range(self.partition_count):
             p = self.partitions[i]
-            if not p.assigned and p.partition == partition and p.topic_size == size and memcmp(p.topic, topic, <size_t>size) == 0:
+            if not p.assigned and p.partition == partition and p.topic_size == size \
+                    and memcmp(p.topic, topic, <size_t>size) == 0:
                 found = p
         if found != NULL:
             self.move(found, offset, epoch)
@@ -353,7 +356,8 @@ cdef class FetchPartitions(Engine):
             next = news.next
             if news.generation == news.partition.generation and news.partition.assigned:
                 topic = (<const char *>news.partition.topic)[:news.partition.topic_size].decode()
-                found.append((topic, news.partition.partition, news.error, news.offset, news.leader_id, news.leader_epoch))
+                found.append((topic, news.partition.partition, news.error, news.offset, news.leader_id,
+                              news.leader_epoch))
             mutex_lock(&self.lock)
             partition_release(news.partition)
             mutex_unlock(&self.lock)

@@ -45,7 +45,8 @@ cdef class FetchPoll(FetchPartitions):
     cdef int take_again(self) except -1
     cdef int take_ready(self, Records records, int64_t most) except -1
     cdef int64_t position_at(self, Chunk chunk, int64_t first, int64_t end) except -1
-    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1
+    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first,
+                     int64_t most) except -1
     cdef int stop_at(self, error, tuple key, int64_t generation) except -1
     cdef int raise_one(self) except -1
     cdef bint waits(self, const fetch_partition_t *p) noexcept nogil

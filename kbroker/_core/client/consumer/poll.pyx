@@ -6,7 +6,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.futex cimport futex_wait
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
+from kbroker._core.base.sync cimport (
+    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock,
+)
 from kbroker._core.client.consumer.batches cimport new_chunk
 from kbroker._core.client.consumer.chunk cimport chunk_t
 from kbroker._core.client.consumer.partitions cimport FetchPartitions, fetch_partition_t, ready_free, ready_t
@@ -209,7 +211,8 @@ cdef class FetchPoll(FetchPartitions):
             if key in self.taken:
                 self.taken[key] = generation, *self.taken[key][1:]
             # The records that this poll has of the partition stay valid: they get its new generation.
-            self.delivered = [(row[0], generation, row[2], row[3]) if row[:2] == (key, before) else row for row in self.delivered]
+            self.delivered = [(row[0], generation, row[2], row[3]) if row[:2] == (key, before)
+                              else row for row in self.delivered]
             self.errors.append((error, key, generation, False))
         return 0
 
@@ -223,7 +226,8 @@ cdef class FetchPoll(FetchPartitions):
                 raise
             return chunk.offset_of(end - 1) + 1      # the records that cannot be read come behind these
 
-    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first, int64_t most) except -1:
+    cdef int deliver(self, Records records, Chunk chunk, tuple key, int64_t generation, int64_t first,
+                     int64_t most) except -1:
         cdef fetch_partition_t *p
         cdef int64_t end = min(chunk.chunk.record_count, first + most)
         cdef int64_t position
@@ -428,7 +432,8 @@ cdef class FetchPoll(FetchPartitions):
             ready_free(ready)
             mutex_unlock(&self.lock)
             self.note_taken(key, generation)
-            self.deliver(records, new_chunk(chunk, key[0], key[1], self.inflate), key, generation, 0, end - records.count)
+            self.deliver(records, new_chunk(chunk, key[0], key[1], self.inflate), key, generation, 0,
+                         end - records.count)
         if freed:
             self.wake()
         return 0

@@ -11,8 +11,8 @@ from kbroker._core.client.consumer.chunk cimport fetch_buffer_ref, fetch_buffer_
 from kbroker._core.wire.cursor cimport load_u16, load_u32, load_u64
 from kbroker._core.wire.error_codes cimport CORRUPT_MESSAGE
 from kbroker._core.wire.layout cimport (
-    ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_HEADER_SIZE, BATCH_LEADER_EPOCH,
-    BATCH_MAX_TIMESTAMP,
+    ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_BASE_OFFSET, BATCH_BASE_TIMESTAMP, BATCH_HEADER_SIZE,
+    BATCH_LEADER_EPOCH, BATCH_MAX_TIMESTAMP,
 )
 from kbroker._core.wire.record cimport take_record
 from kbroker._core.wire.records cimport bytes_or_none, read_headers
@@ -33,7 +33,8 @@ class UnreadableRecords(ClientError, BadInput):
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
-    hint = "seek past the offset to leave the records out, or find out with kbroker verify-log what is on the broker's disk"
+    hint = ("seek past the offset to leave the records out, or find out with kbroker verify-log what is on the "
+            "broker's disk")
 
     def __init__(self, str topic, int partition, int64_t offset, str what):
         super().__init__(f"{topic}-{partition}: the records at offset {offset} cannot be read: {what}")
@@ -146,7 +147,8 @@ cdef class ConsumerRecord:
     def __reduce__(self):
         """For pickle: keep the header of the record's batch and the encoded record, nothing else that was fetched."""
         cdef Py_ssize_t rest = self.record.stop - self.record.rest
-        cdef int64_t body = 1 + varlong_size(self.record.timestamp_delta) + varlong_size(self.record.offset_delta) + rest
+        cdef int64_t body = (1 + varlong_size(self.record.timestamp_delta) + varlong_size(self.record.offset_delta)
+                             + rest)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_SIZE + varlong_size(body) + body)
         cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(data)
         memcpy(p, self.header, BATCH_HEADER_SIZE)

@@ -130,10 +130,11 @@ cdef class Topic:
 # Adds one record to the open batch of partition[0]; if that is -1, the partitioner chooses the partition and it is
 # written there. Returns ADDED and the batch, where the record is the last one, or another constant of the enum above.
 # Sets `wake` if accumulator_t.wake has to be called once the lock is released.
-cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record, outgoing_t **batch,
-                         bint *wake) noexcept nogil
+cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record,
+                         outgoing_t **batch, bint *wake) noexcept nogil
 # Counts records and their bytes in the window of `timestamp`. Only called while windows are counted.
-cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil
+cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records,
+                        int64_t size) noexcept nogil
 # Moves the open batch of a queue, if there is one, to `sealed`.
 cdef void seal_open(accumulator_t *a, queue_t *queue) noexcept nogil
 # Gives a batch to the compressor; it is sent after that.

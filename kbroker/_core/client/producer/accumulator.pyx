@@ -10,7 +10,9 @@ from libc.string cimport memcpy, memset
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.futex cimport futex_wait, futex_wake_all
 from kbroker._core.base.links cimport queue_push
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.base.sync cimport (
+    atomic_add_i32, atomic_load_i32, atomic_store_i32, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
 from kbroker._core.client.producer.outgoing cimport (
     NUMBER_STEP,
     OUTGOING_FAILED,
@@ -108,8 +110,8 @@ cdef bint grow(accumulator_t *a, outgoing_t *batch, int64_t size) noexcept nogil
     return True
 
 
-cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record, outgoing_t **into,
-                         bint *wake) noexcept nogil:
+cdef int accumulator_add(accumulator_t *a, topic_t *topic, int32_t *partition, const incoming_t *record,
+                         outgoing_t **into, bint *wake) noexcept nogil:
     cdef outgoing_t *batch
     cdef queue_t *queue
     cdef int64_t body = 0
@@ -188,7 +190,8 @@ cdef bint more_windows(accumulator_t *a, topic_t *topic) noexcept nogil:
     return True
 
 
-cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records, int64_t size) noexcept nogil:
+cdef void count_records(accumulator_t *a, topic_t *topic, int64_t timestamp, int64_t records,
+                        int64_t size) noexcept nogil:
     cdef int64_t start = timestamp - timestamp % a.window_ms
     cdef window_t *window
     # If memory is out, these records are not counted.
@@ -283,8 +286,9 @@ cdef class Topic:
 cdef class Accumulator:
     """The queues of one producer. Every method may be called from any thread."""
 
-    def __cinit__(self, *, int64_t memory, int64_t records, int64_t max_record_size, int64_t batch_size, int64_t linger_ms=0,
-                  int32_t batch_records=INT32_MAX, int codec=0, int partitioner=0, int64_t sticky_bytes=16384, bint idempotent=False, bint transactional=False):
+    def __cinit__(self, *, int64_t memory, int64_t records, int64_t max_record_size, int64_t batch_size,
+                  int64_t linger_ms=0, int32_t batch_records=INT32_MAX, int codec=0, int partitioner=0,
+                  int64_t sticky_bytes=16384, bint idempotent=False, bint transactional=False):
         memset(&self.a, 0, sizeof(accumulator_t))
         mutex_init(&self.a.lock, NULL)
         if not BATCH_HEADER_SIZE < max_record_size <= INT32_MAX or not 0 <= batch_size <= INT32_MAX:

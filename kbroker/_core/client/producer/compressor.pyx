@@ -24,7 +24,7 @@ cdef class Compressor:
             outgoing_unref(self.batch)
 
     def next_batch(self, int timeout_ms):
-        """Return the next batch's records, as a memoryview that is valid until `finish_batch`; None if no batch came in time.
+        """Return the next batch's records, a memoryview that is valid until `finish_batch`; None if none came in time.
 
         Raises RuntimeError if a batch is taken already.
         """
@@ -40,7 +40,8 @@ cdef class Compressor:
                 a.raw_head = self.batch.next_raw
             mutex_unlock(&a.lock)
             if self.batch != NULL:
-                return PyMemoryView_FromMemory(<char *>self.batch.data + BATCH_HEADER_SIZE, self.batch.size - BATCH_HEADER_SIZE, PyBUF_READ)
+                return PyMemoryView_FromMemory(<char *>self.batch.data + BATCH_HEADER_SIZE,
+                                               self.batch.size - BATCH_HEADER_SIZE, PyBUF_READ)
             if attempt == 0:
                 with nogil:
                     futex_wait(&a.raw_came, seen, timeout_ms)

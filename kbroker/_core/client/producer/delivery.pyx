@@ -11,7 +11,9 @@ from libc.stdlib cimport free
 
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.clock cimport monotonic_ms
-from kbroker._core.base.sync cimport atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock
+from kbroker._core.base.sync cimport (
+    atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock,
+)
 from kbroker._core.client.producer.accumulator cimport LONGEST_SLEEP_MS, batch_done
 from kbroker._core.client.producer.outgoing cimport (
     OUTGOING_DELIVERED,
@@ -40,7 +42,8 @@ cdef int check_process(const outgoing_t *batch) except -1:
     """Raise ForkedClient if the batch belongs to the parent process: nobody would ever end the wait for it."""
     if outgoing_is_foreign(batch):
         raise ForkedClient(
-            f"this record was sent by process {batch.process_id}, before a fork: only there it is known what becomes of it",
+            f"this record was sent by process {batch.process_id}, before a fork: only there it is known what becomes "
+            "of it",
             hint="wait for it in the process that has sent it",
         )
     return 0
@@ -487,7 +490,8 @@ cdef object failure_of(outgoing_t *batch, int32_t first, int32_t last, int64_t d
     if batch.state == OUTGOING_SPLIT:
         batch = batch.parts
         while batch != NULL and last >= 0:
-            error = failure_of(batch, max(first, 0), min(last, batch.count - 1), deadline) if first < batch.count else None
+            error = failure_of(batch, max(first, 0), min(last, batch.count - 1), deadline) if first < batch.count \
+                else None
             if error is not None:
                 return error
             first -= batch.count

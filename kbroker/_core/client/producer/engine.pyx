@@ -12,7 +12,10 @@ from kbroker._core.client.producer.accumulator cimport (
     Topic, accumulator_t, batch_done, make_active, queue_t, seal_open, topic_t,
 )
 from kbroker._core.client.producer.delivery cimport fail_list, run_callbacks
-from kbroker._core.client.producer.exchange cimport broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort, produce_exchange_t
+from kbroker._core.client.producer.exchange cimport (
+    broker_t, exchange_add, exchange_free, exchange_new, exchange_remove, exchange_reset, exchange_room, exchange_sort,
+    produce_exchange_t,
+)
 from kbroker._core.client.producer.frame cimport (
     LAST_PRODUCE_VERSION,
     cut_produce,
@@ -21,7 +24,9 @@ from kbroker._core.client.producer.frame cimport (
     write_produce,
 )
 from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_DELIVERED, outgoing_seal, outgoing_t
-from kbroker._core.client.producer.outgoing_list cimport list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t
+from kbroker._core.client.producer.outgoing_list cimport (
+    list_insert, list_pop, list_push, list_remove, list_take_unsent, outgoing_list_t,
+)
 from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
 from kbroker._core.wire.apis cimport API_PRODUCE, PRODUCE_ADDS_FROM, PRODUCE_BATCHES_FROM, PRODUCE_ZSTD_FROM
 from kbroker._core.wire.cursor cimport reader_left, reader_t
@@ -213,7 +218,8 @@ cdef class ProduceEngine(Engine):
             return False
         list_pop(&queue.sealed)
         if a.idempotent and batch.base_sequence == NO_SEQUENCE:
-            if queue.in_flight == 0 and (queue.producer_id != a.producer_id or queue.producer_epoch != a.producer_epoch):
+            if queue.in_flight == 0 \
+                    and (queue.producer_id != a.producer_id or queue.producer_epoch != a.producer_epoch):
                 queue.producer_id = a.producer_id
                 queue.producer_epoch = a.producer_epoch
                 queue.next_sequence = 0
@@ -274,10 +280,12 @@ cdef class ProduceEngine(Engine):
         """
         cdef client_socket_t *socket = exchange.broker.socket
         # In a transaction of version 1 the partitions were added before: no version that adds them by itself (KIP-890).
-        cdef int16_t last = PRODUCE_ADDS_FROM - 1 if self.a.transactional and not self.admits_itself else LAST_PRODUCE_VERSION
+        cdef int16_t last = PRODUCE_ADDS_FROM - 1 if self.a.transactional and not self.admits_itself \
+            else LAST_PRODUCE_VERSION
         cdef int16_t version = min(socket.versions[API_PRODUCE], last)
         cdef int32_t i
-        if version < (PRODUCE_ZSTD_FROM if self.a.codec == CODEC_ZSTD else PRODUCE_BATCHES_FROM if self.a.idempotent else 0):
+        if version < (PRODUCE_ZSTD_FROM if self.a.codec == CODEC_ZSTD else PRODUCE_BATCHES_FROM if self.a.idempotent
+                      else 0):
             return False
         for i in range(exchange.count):
             outgoing_seal(exchange.batches[i], self.a.transactional)
@@ -313,8 +321,8 @@ cdef class ProduceEngine(Engine):
         cdef int32_t i
         for i in range(exchange.count):
             batch = exchange.batches[i]
-            leaving.append(((<queue_t *>batch.queue).topic.name.decode(), (<queue_t *>batch.queue).partition_id, batch.count, batch.size,
-                            batch.attempts))
+            leaving.append(((<queue_t *>batch.queue).topic.name.decode(), (<queue_t *>batch.queue).partition_id,
+                            batch.count, batch.size, batch.attempts))
         self.on_leaving(leaving)
         return 0
 
@@ -360,7 +368,9 @@ cdef class ProduceEngine(Engine):
                 exchange = self.ready
                 self.ready = exchange.next
                 if not self.send(exchange, now_ms):
-                    end_exchange(self, exchange, TOO_OLD, b"the broker serves no version of Produce that it takes: from 3 on, with zstd from 7 on")
+                    end_exchange(self, exchange, TOO_OLD,
+                                 b"the broker serves no version of Produce that it takes: from 3 on, "
+                                 b"with zstd from 7 on")
         if self.told_when_empty and self.a.oldest == NULL:
             self.told_when_empty = False
             self.news = True
@@ -559,7 +569,8 @@ cdef class ProduceEngine(Engine):
         wake_engine(self)                    # for tell_when_empty: nothing may be left
 
 
-cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16_t error, const char *text) noexcept nogil:
+cdef void end_exchange(ProduceEngine engine, produce_exchange_t *exchange, int16_t error,
+                       const char *text) noexcept nogil:
     """End a request: all its batches come back with `error`, or are delivered if that is 0."""
     cdef int32_t i
     mutex_lock(&engine.a.lock)
@@ -580,8 +591,8 @@ cdef void keep_exchange(ProduceEngine engine, produce_exchange_t *exchange) noex
     engine.pump.wake(engine)
 
 
-cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket_t *socket, const uint8_t *body, int64_t size,
-                           const char *reason) noexcept nogil:
+cdef void produce_answered(ProduceEngine engine, exchange_t *base, client_socket_t *socket, const uint8_t *body,
+                           int64_t size, const char *reason) noexcept nogil:
     cdef produce_exchange_t *exchange = <produce_exchange_t *>base
     cdef produce_entry_t *entry
     cdef outgoing_t *batch

@@ -75,7 +75,8 @@ cdef bint write_produce(writer_t *out, int16_t version, const produce_options_t 
     if flexible:
         write_uvarint(out, 0)
     if version >= PRODUCE_BATCHES_FROM:
-        write_string(out, options.transactional_id, options.transactional_id_size if options.transactional_id != NULL else -1, flexible)
+        write_string(out, options.transactional_id, options.transactional_id_size if options.transactional_id != NULL
+                     else -1, flexible)
     write_i16(out, options.acks)
     write_i32(out, options.timeout_ms)
     write_array_count(out, topic_count, flexible)
@@ -119,8 +120,8 @@ cdef void cut_produce(writer_t *out, produce_entry_t *entries, int32_t count, io
 
 # --- the response -------------------------------------------------------------------------------------
 
-cdef produce_entry_t *entry_of(produce_entry_t *entries, int32_t count, int32_t expected, const uint8_t *topic, int32_t topic_size,
-                               int32_t partition_id) noexcept nogil:
+cdef produce_entry_t *entry_of(produce_entry_t *entries, int32_t count, int32_t expected, const uint8_t *topic,
+                               int32_t topic_size, int32_t partition_id) noexcept nogil:
     """Find the entry that an answer is for; NULL if there is none.
 
     The search begins at index `expected`, as brokers mostly answer in the order of the request.
@@ -129,7 +130,8 @@ cdef produce_entry_t *entry_of(produce_entry_t *entries, int32_t count, int32_t 
     cdef int32_t i
     for i in range(count):
         e = &entries[(expected + i) % count]
-        if e.partition_id == partition_id and e.topic_size == topic_size and memcmp(e.topic, topic, <size_t>topic_size) == 0:
+        if e.partition_id == partition_id and e.topic_size == topic_size \
+                and memcmp(e.topic, topic, <size_t>topic_size) == 0:
             return e
     return NULL
 
@@ -211,7 +213,8 @@ cdef bint read_produce(const uint8_t *body, int64_t size, int16_t version, produ
         partitions = read_count(&r, flexible, MIN_PARTITION)
         while partitions > 0 and not r.failed:
             partition_id = read_i32(&r)
-            e = entry_of(entries, count, found, topic, topic_size, partition_id) if topic != NULL and not r.failed else NULL
+            e = entry_of(entries, count, found, topic, topic_size, partition_id) if topic != NULL and not r.failed \
+                else NULL
             if e == NULL or e.answered:
                 return False
             e.answered = True
@@ -303,11 +306,13 @@ cdef class ProduceFrame:
         cdef produce_entry_t *e
         for i in range(self.count):
             self.entries[i].answered = False
-        if not read_produce(<const uint8_t *>PyBytes_AS_STRING(body), len(body), version, self.entries, self.count, &nodes):
+        if not read_produce(<const uint8_t *>PyBytes_AS_STRING(body), len(body), version, self.entries, self.count,
+                            &nodes):
             raise MalformedBytes("no answer to this Produce request")
         answers = []
         for i in range(self.count):
             e = &self.entries[i]
             text = None if e.text == NULL else e.text[:e.text_size].decode("utf-8", "replace")
-            answers.append((e.error, e.base_offset, e.log_append_time, e.log_start_offset, text, e.leader, e.leader_epoch))
+            answers.append((e.error, e.base_offset, e.log_append_time, e.log_start_offset, text, e.leader,
+                            e.leader_epoch))
         return answers

@@ -162,7 +162,8 @@ cdef int from_buffer(Column column, source, str what) except -1:
     elif view.ndim == 1 and kind.lstrip("=<>|0123456789") == "w":
         column.hold_objects(source.tolist(), column.count)
     else:
-        raise TypeError(f"{what}: an array of format {kind!r} and {view.ndim} dimensions; S, U, object or uint8 of two dimensions is taken")
+        raise TypeError(f"{what}: an array of format {kind!r} and {view.ndim} dimensions; S, U, object or uint8 of two "
+                        "dimensions is taken")
     return 0
 
 
@@ -201,7 +202,8 @@ cdef object objects_of(source):
 cdef int from_integers(Column column, source, str what, bint nullable) except -1:
     cdef Py_buffer *view
     if hasattr(source, "buffers"):
-        if str(source.type) not in ("int64", "int32", "int16", "int8", "timestamp[ms]") and not str(source.type).startswith("timestamp[ms,"):
+        if str(source.type) not in ("int64", "int32", "int16", "int8", "timestamp[ms]") \
+                and not str(source.type).startswith("timestamp[ms,"):
             raise TypeError(f"{what}: an Arrow array of {source.type}; int64, int32 or timestamp[ms] is taken")
         if source.null_count and not nullable:
             raise ValueError(f"{what} has nulls")

@@ -102,8 +102,10 @@ cdef extern from * nogil:
     #define KBROKER_OUTGOING
     /* A record as it stands in a batch, without the size in front. `headers`: their count and themselves, encoded. */
     static inline __attribute__((always_inline)) int64_t
-    record_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size, int64_t headers_size) {
-        return 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + bytes_size(key_size) + bytes_size(value_size) + headers_size;
+    record_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
+                     int64_t headers_size) {
+        return 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + bytes_size(key_size)
+            + bytes_size(value_size) + headers_size;
     }
     static inline __attribute__((always_inline)) uint8_t *put_size(uint8_t *p, int64_t value) {
         uint64_t raw = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
@@ -126,8 +128,9 @@ cdef extern from * nogil:
         return p + size;
     }
     static inline __attribute__((always_inline)) uint8_t *
-    put_record(uint8_t *p, int64_t body, int64_t timestamp_delta, int64_t offset_delta, const uint8_t *key, int64_t key_size,
-               const uint8_t *value, int64_t value_size, const uint8_t *headers, int64_t headers_size) {
+    put_record(uint8_t *p, int64_t body, int64_t timestamp_delta, int64_t offset_delta, const uint8_t *key,
+               int64_t key_size, const uint8_t *value, int64_t value_size, const uint8_t *headers,
+               int64_t headers_size) {
         p = put_size(p, body);
         *p++ = 0;
         p = put_size(p, timestamp_delta);
@@ -143,6 +146,8 @@ cdef extern from * nogil:
     }
     #endif
     """
-    int64_t record_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size, int64_t headers_size)
-    uint8_t *put_record(uint8_t *p, int64_t body, int64_t timestamp_delta, int64_t offset_delta, const uint8_t *key, int64_t key_size,
-                        const uint8_t *value, int64_t value_size, const uint8_t *headers, int64_t headers_size)
+    int64_t record_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
+                             int64_t headers_size)
+    uint8_t *put_record(uint8_t *p, int64_t body, int64_t timestamp_delta, int64_t offset_delta, const uint8_t *key,
+                        int64_t key_size, const uint8_t *value, int64_t value_size, const uint8_t *headers,
+                        int64_t headers_size)

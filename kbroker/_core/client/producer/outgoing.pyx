@@ -12,7 +12,8 @@ from kbroker._core.wire.cursor cimport store_u16, store_u32, store_u64
 from kbroker._core.wire.layout cimport *
 
 cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
+                       void (*child)() noexcept nogil)
 
 cdef int32_t process_id = getpid()
 
@@ -53,7 +54,8 @@ cdef void pool_give(buffer_pool_t *pool, uint8_t *buffer, int64_t capacity) noex
     cdef int found = class_of(capacity)
     if buffer == NULL:
         return
-    if found == BUFFER_CLASSES or pool.kept_bytes + capacity > pool.most_kept or capacity != <int64_t>SMALLEST_BUFFER << 2 * found:
+    if found == BUFFER_CLASSES or pool.kept_bytes + capacity > pool.most_kept \
+            or capacity != <int64_t>SMALLEST_BUFFER << 2 * found:
         free(buffer)
         return
     (<uint8_t **>buffer)[0] = pool.kept[found]

@@ -5,7 +5,9 @@ from libc.string cimport memcpy
 
 from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.client.producer.accumulator cimport batch_done, compress_later
-from kbroker._core.client.producer.outgoing cimport NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_give, pool_take
+from kbroker._core.client.producer.outgoing cimport (
+    NO_SEQUENCE, OUTGOING_SPLIT, outgoing_new, outgoing_t, outgoing_unref, pool_give, pool_take,
+)
 from kbroker._core.client.producer.outgoing_list cimport list_pop, list_push_front
 from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 from kbroker._core.wire.record cimport record_t, take_deltas
@@ -60,7 +62,8 @@ cdef const uint8_t *copy_records(outgoing_t *part, const uint8_t *p, const uint8
     return p
 
 
-cdef void link_part(accumulator_t *a, outgoing_t *part, outgoing_t *whole, int64_t number, int32_t base_sequence) noexcept nogil:
+cdef void link_part(accumulator_t *a, outgoing_t *part, outgoing_t *whole, int64_t number,
+                    int32_t base_sequence) noexcept nogil:
     """Put a part into the list of batches that are not done, before `whole`, and count its bytes and its records."""
     part.number = number
     part.base_sequence = base_sequence

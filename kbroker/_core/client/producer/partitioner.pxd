@@ -35,4 +35,5 @@ ctypedef struct spread_t:
 cdef uint32_t murmur2(const uint8_t *data, int64_t size) noexcept nogil
 cdef void partitioner_init(partitioner_t *p, int32_t kind, int64_t sticky_bytes) noexcept nogil
 # Chooses the partition of a record. key_size is -1 for no key; record_size is about what the record adds to its batch.
-cdef int32_t partition_for(partitioner_t *p, spread_t *topic, const uint8_t *key, int64_t key_size, int64_t record_size) noexcept nogil
+cdef int32_t partition_for(partitioner_t *p, spread_t *topic, const uint8_t *key, int64_t key_size,
+                           int64_t record_size) noexcept nogil

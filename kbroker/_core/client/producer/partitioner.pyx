@@ -84,7 +84,8 @@ cdef int32_t sticky_partition(partitioner_t *p, spread_t *topic, int64_t record_
     return topic.sticky
 
 
-cdef int32_t partition_for(partitioner_t *p, spread_t *topic, const uint8_t *key, int64_t key_size, int64_t record_size) noexcept nogil:
+cdef int32_t partition_for(partitioner_t *p, spread_t *topic, const uint8_t *key, int64_t key_size,
+                           int64_t record_size) noexcept nogil:
     cdef uint32_t turn
     if key_size >= 0 and p.kind <= PARTITION_MURMUR2_RANDOM:
         return <int32_t>((murmur2(key, key_size) & 0x7fffffff) % <uint32_t>topic.count)

@@ -45,7 +45,8 @@ cdef Column partitions_of(RecordSender sender, Topic topic, source, int64_t coun
     cdef Column column = integers_of(source, "partitions", count, 0, True)
     cdef int64_t i
     for i in range(count):
-        if column_int(&column.c, i) >= topic.t.spread.count and not sender.has_partition(topic.name, column_int(&column.c, i)):
+        if column_int(&column.c, i) >= topic.t.spread.count \
+                and not sender.has_partition(topic.name, column_int(&column.c, i)):
             sender.refuse(NO_SUCH_PARTITION, topic, column_int(&column.c, i), 0)
     return column
 
@@ -72,7 +73,8 @@ ctypedef struct share_t:
     bint is_plain
 
 
-cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const share_t *share, int64_t most, int64_t most_bytes) noexcept nogil:
+cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const share_t *share, int64_t most,
+                     int64_t most_bytes) noexcept nogil:
     """Add records from `at` on to `batch`, for as long as `accumulator_add` would add them to this batch too.
 
     `batch` has the record before. Return the number of records that were added. The loop uses local variables only: a
@@ -105,14 +107,16 @@ cdef int64_t add_run(accumulator_t *a, topic_t *topic, outgoing_t *batch, const 
         size = body + varlong_size(body)
         if size > room or size > largest:
             break
-        put_record(p, body, timestamp_delta, in_batch + count, NULL, -1, value, value_size, share.headers, share.headers_size)
+        put_record(p, body, timestamp_delta, in_batch + count, NULL, -1, value, value_size, share.headers,
+                   share.headers_size)
         p += size
         room -= size
         sticky_room -= value_size - 1 + share.headers_size + 6
         count += 1
     size = p - start
     if a.window_ms:
-        count_records(a, topic, share.timestamps.one, count, sticky_start - sticky_room - count * (share.headers_size + 5))
+        count_records(a, topic, share.timestamps.one, count,
+                      sticky_start - sticky_room - count * (share.headers_size + 5))
     batch.size += size
     batch.charged += size
     batch.count += <int32_t>count
@@ -176,7 +180,8 @@ cdef int add_share(accumulator_t *a, topic_t *topic, share_t *share, Deliveries 
     return finding
 
 
-cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries deliveries, Column keys, Column values) except -1:
+cdef int send_share(RecordSender sender, Topic topic, share_t *share, Deliveries deliveries, Column keys,
+                    Column values) except -1:
     """Add all records from `at` to `stop` - 1, and wait for room.
 
     Return 0 if `impatient` is set and there was no room.
@@ -265,7 +270,8 @@ cdef Deliveries send_columns(RecordSender sender, Topic topic, values, keys, hea
                     break
                 first += size
         else:
-            send_part(sender, topic, &encoded, deliveries, values, keys, header_column, partitions, timestamps, skipped, impatient)
+            send_part(sender, topic, &encoded, deliveries, values, keys, header_column, partitions, timestamps, skipped,
+                      impatient)
     finally:
         writer_free(&encoded)
     return deliveries
@@ -281,8 +287,8 @@ cdef list chosen(RecordSender sender, Topic topic, keys, list given):
     ]
 
 
-cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveries deliveries, values, keys, header_column,
-                   partitions, timestamps, int64_t skipped, bint impatient) except -1:
+cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveries deliveries, values, keys,
+                   header_column, partitions, timestamps, int64_t skipped, bint impatient) except -1:
     """Add the records of columns that are not chunked. Without `header_column`, all records have the headers `headers`.
 
     `skipped` is the number of records at the beginning that were taken before.
@@ -322,7 +328,8 @@ cdef int send_part(RecordSender sender, Topic topic, writer_t *headers, Deliveri
         and key_column.c.kind == COLUMN_NULL
         and timestamp_column.c.kind == COLUMN_ONE
         and partition_column.c.kind == COLUMN_ONE
-        and (partition_column.c.one >= 0 or sender.accumulator.a.partitioner.kind in (PARTITION_MURMUR2, PARTITION_STICKY))
+        and (partition_column.c.one >= 0
+             or sender.accumulator.a.partitioner.kind in (PARTITION_MURMUR2, PARTITION_STICKY))
     )
     share.impatient = impatient
     skipped = min(max(skipped, 0), count)

@@ -17,8 +17,8 @@ cdef class RecordSender:
     cdef int add(self, Topic topic, int32_t *partition, const incoming_t *record, bint keep, outgoing_t **batch,
                  int32_t *index) except -1
     cdef int refuse(self, int finding, Topic topic, int64_t partition, int64_t size) except -1
-    cdef int send_one(self, str topic, value, key, headers, partition, timestamp, bint keep, outgoing_t **batch, int32_t *index,
-                      int32_t *chosen, int64_t *sent_timestamp) except -1
+    cdef int send_one(self, str topic, value, key, headers, partition, timestamp, bint keep, outgoing_t **batch,
+                      int32_t *index, int32_t *chosen, int64_t *sent_timestamp) except -1
 
 cdef int64_t timestamp_of(timestamp) except -1
 cdef int64_t partition_number(partition) except -2

@@ -111,7 +111,8 @@ cdef class RecordSender:
 
     def refused(self, kind, text):
         """Return the exception for a refused record; `kind`: closed, shut, queue_full, too_large, no_partition."""
-        return {"too_large": ValueError, "no_partition": ValueError, "queue_full": BufferError}.get(kind, RuntimeError)(text)
+        return {"too_large": ValueError, "no_partition": ValueError, "queue_full": BufferError}.get(kind,
+                                                                                                    RuntimeError)(text)
 
     # --------------------------------------------------------------------------------------------------
 
@@ -131,10 +132,14 @@ cdef class RecordSender:
         if finding == IS_SHUT:
             raise self.refused("shut", "nothing can be sent now")
         if finding == NO_SUCH_PARTITION:
-            raise self.refused("no_partition", f"{topic.name} has partitions 0 to {topic.t.spread.count - 1}, not {partition}")
+            raise self.refused("no_partition",
+                               f"{topic.name} has partitions 0 to {topic.t.spread.count - 1}, not {partition}")
         if finding == TOO_LARGE:
-            raise self.refused("too_large", f"a record of {size} bytes and its overhead are more than the {a.max_record_size} bytes of max.request.size or buffer.memory")
-        raise self.refused("queue_full", f"no room for a record of {size} bytes: {a.used} of {a.most_used} bytes and {a.records} "
+            raise self.refused("too_large",
+                               f"a record of {size} bytes and its overhead are more than the {a.max_record_size} bytes "
+                               "of max.request.size or buffer.memory")
+        raise self.refused("queue_full",
+                           f"no room for a record of {size} bytes: {a.used} of {a.most_used} bytes and {a.records} "
                            f"records wait (buffer.memory, queue.buffering.max.messages)")
 
     cdef int add(self, Topic topic, int32_t *partition, const incoming_t *record, bint keep, outgoing_t **batch,
@@ -171,8 +176,8 @@ cdef class RecordSender:
                     continue
             self.refuse(finding, topic, partition[0], max(0, record.key_size) + max(0, record.value_size))
 
-    cdef int send_one(self, str topic, value, key, headers, partition, timestamp, bint keep, outgoing_t **batch, int32_t *index,
-                      int32_t *chosen, int64_t *sent_timestamp) except -1:
+    cdef int send_one(self, str topic, value, key, headers, partition, timestamp, bint keep, outgoing_t **batch,
+                      int32_t *index, int32_t *chosen, int64_t *sent_timestamp) except -1:
         cdef Topic to = self.topic_of(topic)
         cdef incoming_t record
         cdef field_t key_field
@@ -212,7 +217,8 @@ cdef class RecordSender:
         sent_timestamp[0] = record.timestamp
         return 0
 
-    def send_nowait(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp=None) -> None:
+    def send_nowait(self, str topic not None, value=None, key=None, headers=None, partition=None,
+                    timestamp=None) -> None:
         """Put a record into the queue as `send` does, but without a Delivery that tells what becomes of it."""
         cdef outgoing_t *batch = NULL
         cdef int32_t index = 0
@@ -233,8 +239,8 @@ cdef class RecordSender:
         """
         cdef Delivery delivery = Delivery.__new__(Delivery)
         check_function(on_delivery)
-        self.send_one(topic, value, key, headers, partition, timestamp, True, &delivery.batch, &delivery.index, &delivery.partition,
-                      &delivery.sent_timestamp)
+        self.send_one(topic, value, key, headers, partition, timestamp, True, &delivery.batch, &delivery.index,
+                      &delivery.partition, &delivery.sent_timestamp)
         delivery.topic = topic
         if on_delivery is not None:
             delivery.report_to(on_delivery)
@@ -257,7 +263,8 @@ cdef class RecordSender:
         """
         cdef Deliveries deliveries
         check_function(on_delivery)
-        deliveries = send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, None, False)
+        deliveries = send_columns(self, self.topic_of(topic), values, keys, headers, partitions, timestamps, None,
+                                  False)
         if on_delivery is not None:
             deliveries.report_to(on_delivery)
         return deliveries

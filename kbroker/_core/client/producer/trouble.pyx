@@ -15,7 +15,8 @@ from kbroker._core.wire.layout cimport BATCH_HEADER_SIZE
 
 from collections import namedtuple
 
-TroubledBatch = namedtuple("TroubledBatch", "error refusal text record_count attempts base_sequence age_ms leader leader_epoch")
+TroubledBatch = namedtuple("TroubledBatch",
+                           "error refusal text record_count attempts base_sequence age_ms leader leader_epoch")
 
 
 cdef void renumber_from(queue_t *queue, outgoing_t *batch) noexcept nogil:
@@ -59,8 +60,9 @@ def troubles(ProduceEngine engine not None) -> list:
         batch = waiting.held.head
         while batch != NULL:
             text = batch.text.decode("utf-8", "replace") if batch.text != NULL else None
-            trouble.batches.append(TroubledBatch(batch.error, batch.refusal, text, batch.count, batch.attempts, batch.base_sequence,
-                                                 now - batch.made_ms, batch.leader, batch.leader_epoch))
+            trouble.batches.append(TroubledBatch(batch.error, batch.refusal, text, batch.count, batch.attempts,
+                                                 batch.base_sequence, now - batch.made_ms, batch.leader,
+                                                 batch.leader_epoch))
             batch = batch.next
         found.append(trouble)
         waiting = waiting.next_found
@@ -77,7 +79,9 @@ cdef class Trouble:
         if batch == NULL or not batch.compressed or batch.count < 2:
             return 0
         # Only this thread touches held batches, so the lock is not needed here.
-        records = inflate(batch.codec, PyBytes_FromStringAndSize(<char *>batch.data + BATCH_HEADER_SIZE, batch.size - BATCH_HEADER_SIZE))
+        records = inflate(batch.codec,
+                          PyBytes_FromStringAndSize(<char *>batch.data + BATCH_HEADER_SIZE,
+                                                    batch.size - BATCH_HEADER_SIZE))
         mutex_lock(&self.engine.a.lock)
         restore_records(self.engine.a, batch, <const uint8_t *>PyBytes_AS_STRING(records), len(records))
         mutex_unlock(&self.engine.a.lock)

@@ -36,7 +36,8 @@ cdef inline void pass_offset(message_pass_t *run, int64_t offset) noexcept nogil
         run.map.latest_offset = offset
 
 
-cdef inline bint stays(const message_pass_t *run, const uint8_t *data, const message_t *message, int64_t offset) noexcept nogil:
+cdef inline bint stays(const message_pass_t *run, const uint8_t *data, const message_t *message,
+                       int64_t offset) noexcept nogil:
     cdef dedupe_hash_t hash
     if offset > run.map.latest_offset:
         return True
@@ -56,8 +57,8 @@ cdef int open_message(message_pass_t *run, const uint8_t *data, int64_t size, me
     return BATCH_OK if message.offset >= 0 else BATCH_BAD_COUNT
 
 
-cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *wrapper, set_info_t *info, object inflate,
-                     MessageSetBuilder kept) except -1 with gil:
+cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *wrapper, set_info_t *info,
+                     object inflate, MessageSetBuilder kept) except -1 with gil:
     """Walk the messages inside a compressed one: feed their keys or, with `kept`, put those that stay into it."""
     cdef Py_buffer view
     cdef message_t message
@@ -83,7 +84,8 @@ cdef int walk_inside(message_pass_t *run, const uint8_t *data, const message_t *
                     finding = feed_key(run, p, &message, offset)
                 elif stays(run, p, &message, offset):
                     finding = kept.add(offset, wrapper.timestamp if kept.log_append_time else message.timestamp,
-                                       p + message.key_position, message.key_size, p + message.value_position, message.value_size)
+                                       p + message.key_position, message.key_size, p + message.value_position,
+                                       message.value_size)
                 p += message.size
         if finding == OUT_OF_MEMORY:
             raise MemoryError

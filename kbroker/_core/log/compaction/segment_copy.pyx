@@ -377,12 +377,14 @@ cdef int copy_batch(pass_t *run, const uint8_t *batch, Transactions transactions
         if run.to.kept.size == 4 * <size_t>info.record_count and not needs_horizon:
             copied_keep(&run.to.copied, batch, info.size)
             return BATCH_OK
-        return rewrite(run, run.horizon_ms if needs_horizon else info.base_timestamp if has_horizon else NO_HORIZON, deflate)
+        return rewrite(run, run.horizon_ms if needs_horizon else info.base_timestamp if has_horizon else NO_HORIZON,
+                       deflate)
     if is_last_of_producer(producers, info):
         run.batches_kept += 1
         at = writer_reserve(copied_writer(&run.to.copied), BATCH_HEADER_SIZE)
         if at != NULL:
-            write_header(run, at, info.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL),
+            write_header(run, at,
+                         info.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL),
                          -1, info.max_timestamp, 0, BATCH_HEADER_SIZE)
     return BATCH_OK
 
@@ -552,8 +554,8 @@ def copy_segment(segment, DedupeMap map not None, *, inflate, deflate, int64_t n
     made.has_source = True
     try:
         with nogil:
-            finding = walk(&run, <const uint8_t *>made.source.buf, made.source.len, transactions, producers, inflate, deflate,
-                           &position)
+            finding = walk(&run, <const uint8_t *>made.source.buf, made.source.len, transactions, producers, inflate,
+                           deflate, &position)
         if finding != BATCH_OK:
             raise InvalidBatch(finding, position)
         if made.buffers.copied.made.size and copied_writer(&made.buffers.copied).failed:

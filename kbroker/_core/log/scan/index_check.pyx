@@ -2,7 +2,9 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.log.offset_index cimport index_position, index_relative_offset, time_index_relative_offset, time_index_timestamp
+from kbroker._core.log.offset_index cimport (
+    index_position, index_relative_offset, time_index_relative_offset, time_index_timestamp,
+)
 from kbroker._core.log.scan.segment_check cimport *
 from kbroker._core.wire.layout cimport INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 
@@ -25,7 +27,8 @@ cdef inline int64_t time_entry_offset(const check_t *check, int64_t entry) noexc
 
 cdef void give_up_awaited(check_t *check) noexcept nogil:
     if check.awaited >= 0:
-        found(check, IN_INDEX, CHECK_NOT_LAST, check.awaited_entry * INDEX_ENTRY_SIZE, check.awaited, check.awaited_last)
+        found(check, IN_INDEX, CHECK_NOT_LAST, check.awaited_entry * INDEX_ENTRY_SIZE, check.awaited,
+              check.awaited_last)
         check.awaited = -1
 
 
@@ -48,7 +51,8 @@ cdef void hold_index(check_t *check, const seen_t *seen) noexcept nogil:
     cdef int64_t offset
     while check.index_at < check.index_count and entry_position(check, check.index_at) < check.position:
         give_up_awaited(check)
-        found(check, IN_INDEX, CHECK_NOT_BATCH, check.index_at * INDEX_ENTRY_SIZE, entry_position(check, check.index_at), 0)
+        found(check, IN_INDEX, CHECK_NOT_BATCH, check.index_at * INDEX_ENTRY_SIZE,
+              entry_position(check, check.index_at), 0)
         check.index_at += 1
     if check.index_at < check.index_count and entry_position(check, check.index_at) == check.position:
         give_up_awaited(check)
@@ -78,7 +82,8 @@ cdef void hold_time_index(check_t *check, const seen_t *seen) noexcept nogil:
         elif offset <= check.previous_last or seen.max_timestamp != timestamp:
             found(check, IN_TIME_INDEX, CHECK_NO_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, offset, timestamp)
         elif check.max_timestamp > timestamp:
-            found(check, IN_TIME_INDEX, CHECK_LATE_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, check.max_timestamp, timestamp)
+            found(check, IN_TIME_INDEX, CHECK_LATE_TIME, check.time_at * TIME_INDEX_ENTRY_SIZE, check.max_timestamp,
+                  timestamp)
         check.time_at += 1
 
 
@@ -86,7 +91,8 @@ cdef void check_entry_order(check_t *check) noexcept nogil:
     cdef int64_t i
     for i in range(check.index_count):
         if entry_offset(check, i) < check.base_offset or entry_position(check, i) < 0 or i and (
-            entry_offset(check, i) <= entry_offset(check, i - 1) or entry_position(check, i) <= entry_position(check, i - 1)
+            entry_offset(check, i) <= entry_offset(check, i - 1)
+            or entry_position(check, i) <= entry_position(check, i - 1)
         ):
             found(check, IN_INDEX, CHECK_ENTRY_ORDER, i * INDEX_ENTRY_SIZE, i, 0)
     for i in range(check.time_count):
@@ -106,11 +112,12 @@ cdef void end_indexes(check_t *check) noexcept nogil:
                 found(check, IN_INDEX, CHECK_NOT_BATCH, entry * INDEX_ENTRY_SIZE, entry_position(check, entry), 0)
     for entry in range(check.index_at, check.index_count):
         if entry_position(check, entry) >= check.window.end:
-            found(check, IN_INDEX, CHECK_BEYOND, entry * INDEX_ENTRY_SIZE, entry_position(check, entry), check.window.end)
+            found(check, IN_INDEX, CHECK_BEYOND, entry * INDEX_ENTRY_SIZE, entry_position(check, entry),
+                  check.window.end)
     if check.position == check.window.end and not check.unsure:
         for entry in range(check.time_at, check.time_count):
-            found(check, IN_TIME_INDEX, CHECK_TIME_BEYOND, entry * TIME_INDEX_ENTRY_SIZE, time_entry_offset(check, entry),
-                  check.next_offset)
+            found(check, IN_TIME_INDEX, CHECK_TIME_BEYOND, entry * TIME_INDEX_ENTRY_SIZE,
+                  time_entry_offset(check, entry), check.next_offset)
 
 
 cdef void skip_index(check_t *check) noexcept nogil:

@@ -17,8 +17,8 @@ from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport message_check, message_header, message_t, set_info_t, set_walk
 from kbroker._core.wire.record cimport control_type, record_t, take_record
 from kbroker._core.wire.record_batch cimport (
-    BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD, BATCH_FINDINGS, BATCH_OK,
-    BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
+    BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_BAD_RECORD,
+    BATCH_FINDINGS, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header, batch_info_t, batch_verify,
 )
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT
 
@@ -98,7 +98,8 @@ cdef bint only_zeros(check_t *check) noexcept nogil:
 
 # --- one batch ------------------------------------------------------------------------------------------
 
-cdef int walk_records(check_t *check, const uint8_t *records, int64_t size, const batch_info_t *info, seen_t *seen) noexcept nogil:
+cdef int walk_records(check_t *check, const uint8_t *records, int64_t size, const batch_info_t *info,
+                      seen_t *seen) noexcept nogil:
     """Check the records of a batch: their offsets have to ascend, some may be missing. Return BATCH_OK or a finding."""
     cdef const uint8_t *p = records
     cdef const uint8_t *end = records + size
@@ -130,7 +131,8 @@ cdef int walk_records(check_t *check, const uint8_t *records, int64_t size, cons
 cdef int walk_inflated(check_t *check, const batch_info_t *info, seen_t *seen, object inflate) except -1 with gil:
     cdef Py_buffer view
     cdef int finding
-    payload = PyMemoryView_FromMemory(<char *>(here(check) + BATCH_HEADER_SIZE), info.size - BATCH_HEADER_SIZE, PyBUF_READ)
+    payload = PyMemoryView_FromMemory(<char *>(here(check) + BATCH_HEADER_SIZE), info.size - BATCH_HEADER_SIZE,
+                                      PyBUF_READ)
     try:
         inflated = inflate(info.attributes & ATTRIBUTE_CODEC_MASK, payload, 2)
     except BadInput:
@@ -194,7 +196,8 @@ cdef int look_at_batch(check_t *check, const batch_info_t *info, seen_t *seen, o
     return BATCH_OK
 
 
-cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper, bint gaps, seen_t *seen) noexcept nogil:
+cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper, bint gaps,
+                    seen_t *seen) noexcept nogil:
     cdef set_info_t info
     cdef int64_t first           # the first offset as the bytes have it
     cdef int finding = set_walk(data, size, wrapper, &info)
@@ -209,7 +212,8 @@ cdef int walk_inner(const uint8_t *data, int64_t size, const message_t *wrapper,
     return BATCH_OK
 
 
-cdef int walk_set(const uint8_t *data, const message_t *wrapper, bint gaps, seen_t *seen, object inflate) except -1 with gil:
+cdef int walk_set(const uint8_t *data, const message_t *wrapper, bint gaps, seen_t *seen,
+                  object inflate) except -1 with gil:
     cdef Py_buffer view
     cdef int finding
     payload = PyMemoryView_FromMemory(<char *>(data + wrapper.value_position), wrapper.value_size, PyBUF_READ)
@@ -466,7 +470,8 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
                 with nogil:
                     walk(&check, check.position + SLICE, inflate)
                 if check.window.failed:
-                    raise OSError(-check.window.failed, f"{strerror(-check.window.failed).decode()} at byte {check.position}")
+                    raise OSError(-check.window.failed,
+                                  f"{strerror(-check.window.failed).decode()} at byte {check.position}")
                 report_events(&check, transactions)
                 if progress is not None:
                     progress(check.position - reported)
@@ -490,7 +495,8 @@ def check_segment(int fd, int64_t size, int64_t base_offset, *, inflate, index=b
                 )
                 for at in range(0, <int64_t>check.epochs.size, 28)
             ]
-            result.findings = [finding_of(check.findings.data + at) for at in range(0, <int64_t>check.findings.size, 32)]
+            result.findings = [finding_of(check.findings.data + at) for at in range(0, <int64_t>check.findings.size,
+                                                                                    32)]
             result.finding_count = check.finding_count
             return result
         finally:

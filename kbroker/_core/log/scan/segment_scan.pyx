@@ -12,14 +12,18 @@ from libc.string cimport memset, strerror
 from kbroker._core.log.producer_table cimport ProducerTable
 from kbroker._core.log.producers cimport ended_t, producers_end, producers_remember, producers_t
 from kbroker._core.log.scan.file_window cimport CHUNK, file_window_t, window_at, window_close, window_open
-from kbroker._core.wire.cursor cimport load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw
+from kbroker._core.wire.cursor cimport (
+    load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw,
+)
 from kbroker._core.wire.layout cimport *
 from kbroker._core.wire.message_set cimport message_header, message_t, message_verify
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
     batch_info_t, batch_verify,
 )
-from kbroker._core.wire.transaction_marker cimport ABORTED_SIZE, MARKER_ABORT, NO_MARKER, marker_t, read_marker, write_aborted
+from kbroker._core.wire.transaction_marker cimport (
+    ABORTED_SIZE, MARKER_ABORT, NO_MARKER, marker_t, read_marker, write_aborted,
+)
 
 from typing import NamedTuple
 
@@ -145,7 +149,8 @@ cdef bint follow(scan_t *scan, batch_info_t *info) noexcept nogil:
     cdef const uint8_t *data
     cdef int64_t size
     if not info.attributes & ATTRIBUTE_CONTROL:
-        if scan.producers != NULL and producers_remember(scan.producers, info, info.base_offset, info.max_timestamp) < 0:
+        if scan.producers != NULL \
+                and producers_remember(scan.producers, info, info.base_offset, info.max_timestamp) < 0:
             scan.memory_out = True
         return not scan.memory_out
     if info.record_count == 0 or info.attributes & ATTRIBUTE_CODEC_MASK:
@@ -355,7 +360,8 @@ cdef class SegmentWalk:
 
 
 cdef object unreadable(scan_t *scan):
-    return OSError(-scan.window.failed, f"reading a segment at byte {scan.position}: {strerror(-scan.window.failed).decode()}")
+    return OSError(-scan.window.failed,
+                   f"reading a segment at byte {scan.position}: {strerror(-scan.window.failed).decode()}")
 
 
 cdef bytes written(writer_t *writer):

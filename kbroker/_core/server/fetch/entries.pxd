@@ -9,7 +9,8 @@ from kbroker._core.wire.cursor cimport reader_t
 # Set the context and the entries of a parsed request: each partition once, with the values that the request names last
 # for it, as in Kafka. Returns 0; -1: memory is out; NEEDS_HANDLER, without `may_block` only: the session is in use or
 # too large for a processor, and nothing was changed. With CONTEXT_INCREMENTAL f.session is set and locked.
-cdef int open_session(fetch_t *f, PartitionTable partition_table, reader_t forgotten, int64_t now_ms, bint may_block) noexcept nogil
+cdef int open_session(fetch_t *f, PartitionTable partition_table, reader_t forgotten, int64_t now_ms,
+                      bint may_block) noexcept nogil
 
 # Answer an isolation level that does not exist as Kafka does: every partition gets UNKNOWN_SERVER_ERROR. From version
 # 13 on no partition is named.

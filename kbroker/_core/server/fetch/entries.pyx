@@ -11,8 +11,8 @@ from kbroker._core.log.partition_table cimport MOST_TOPIC_NAME, PartitionTable
 from kbroker._core.server.fetch.fetch cimport *
 from kbroker._core.server.fetch.request cimport add_entry, next_forgotten
 from kbroker._core.server.fetch.sessions cimport (
-    SESSION_PARTITIONS, cached_partition_t, fetch_session_t, may_be_cached, session_add, session_drop, session_find, session_place,
-    session_remove, session_resize, session_unref,
+    SESSION_PARTITIONS, cached_partition_t, fetch_session_t, may_be_cached, session_add, session_drop, session_find,
+    session_place, session_remove, session_resize, session_unref,
 )
 from kbroker._core.wire.cursor cimport read_array_count, read_i32, reader_t, skip_tags
 from kbroker._core.wire.error_codes cimport (
@@ -202,7 +202,8 @@ cdef bint take_entries(fetch_t *f, fetch_session_t *session, PartitionTable part
     f.session_shape = session.shape
     return True
 
-cdef int open_session(fetch_t *f, PartitionTable partition_table, reader_t forgotten, int64_t now_ms, bint may_block) noexcept nogil:
+cdef int open_session(fetch_t *f, PartitionTable partition_table, reader_t forgotten, int64_t now_ms,
+                      bint may_block) noexcept nogil:
     cdef fetch_session_t *session
     cdef int32_t i
     cdef int updated

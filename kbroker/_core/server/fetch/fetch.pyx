@@ -36,16 +36,16 @@ from kbroker._core.log.partition cimport (
     NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
 )
 from kbroker._core.server.connection cimport (
-    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, parked_t, request_t, slot_begin_response, slot_finish, slot_new,
-    slot_settle, slot_t,
+    SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, parked_t, request_t, slot_begin_response,
+    slot_finish, slot_new, slot_settle, slot_t,
 )
 from kbroker._core.server.fetch.entries cimport open_session, refuse_all
 from kbroker._core.server.fetch.look cimport drop_read, look
 from kbroker._core.server.fetch.request cimport parse_request
 from kbroker._core.server.fetch.response cimport write_response
 from kbroker._core.server.fetch.sessions cimport (
-    SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add, session_list,
-    session_move_last, session_new, session_touch, session_unref, sessions_abandon,
+    SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add,
+    session_list, session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, FETCH_ZSTD_FROM, READ_COMMITTED, READ_UNCOMMITTED

@@ -15,7 +15,9 @@ from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker._core.wire.layout cimport *
-from kbroker._core.wire.record_batch cimport BATCH_OK, BATCH_OLD_MAGIC, OUT_OF_MEMORY, batch_error_code, batch_header, batch_info_t
+from kbroker._core.wire.record_batch cimport (
+    BATCH_OK, BATCH_OLD_MAGIC, OUT_OF_MEMORY, batch_error_code, batch_header, batch_info_t,
+)
 
 from kbroker.errors import KbrokerError
 
@@ -52,7 +54,8 @@ cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *
         if got < wanted or (used == 0 and position + got >= end):
             break                # the last batch is cut
         if code == 0 and used == 0:
-            capacity = min(max(2 * capacity, LOG_OVERHEAD + <int64_t><int32_t>load_u32(window + BATCH_LENGTH)), end - position)
+            capacity = min(max(2 * capacity, LOG_OVERHEAD + <int64_t><int32_t>load_u32(window + BATCH_LENGTH)),
+                           end - position)
             grown = <uint8_t *>realloc(window, <size_t>capacity)
             if grown == NULL:
                 code = UNKNOWN_SERVER_ERROR
@@ -64,8 +67,8 @@ cdef int write_messages(Serving serving, const fetch_t *f, const fetch_entry_t *
     return code
 
 
-cdef int convert_window(Serving serving, const uint8_t *data, int64_t size, int64_t start_offset, int magic, writer_t *w,
-                        int64_t *used) noexcept nogil:
+cdef int convert_window(Serving serving, const uint8_t *data, int64_t size, int64_t start_offset, int magic,
+                        writer_t *w, int64_t *used) noexcept nogil:
     """Convert the whole batches in `data`; `used` becomes their size in bytes. Return 0 or an error code."""
     cdef batch_info_t info
     cdef int64_t at = 0

@@ -10,8 +10,8 @@ from kbroker._core.server.fetch.fetch cimport (
 )
 from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, READ_COMMITTED, READ_UNCOMMITTED
 from kbroker._core.wire.cursor cimport (
-    MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_tag, read_uvarint, reader_left, reader_t,
-    reader_take, skip_tags,
+    MOST_ELEMENTS, is_utf8, read_array_count, read_i8, read_i32, read_i64, read_string, read_tag, read_uvarint,
+    reader_left, reader_t, reader_take, skip_tags,
 )
 
 

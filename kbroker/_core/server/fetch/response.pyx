@@ -15,8 +15,8 @@ from kbroker._core.server.peer cimport connection_of
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM
 from kbroker._core.wire.cursor cimport (
-    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free, writer_init,
-    writer_t,
+    store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free,
+    writer_init, writer_t,
 )
 from kbroker._core.wire.error_codes cimport (
     NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNSUPPORTED_COMPRESSION_TYPE,

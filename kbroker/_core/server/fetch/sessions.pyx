@@ -25,8 +25,8 @@ cdef int32_t next_epoch(int32_t epoch) noexcept nogil:
 
 # --- a session's partitions ---------------------------------------------------------------------------
 
-cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int16_t topic_size, const uint8_t *topic_id,
-                             int32_t partition_id) noexcept nogil:
+cdef inline uint32_t hash_of(fetch_session_t *session, const uint8_t *topic, int16_t topic_size,
+                             const uint8_t *topic_id, int32_t partition_id) noexcept nogil:
     if session.by_id:
         return <uint32_t>seeded_hash(topic_id, 16, <uint32_t>partition_id)
     return <uint32_t>seeded_hash(topic, topic_size, <uint32_t>partition_id)
@@ -258,7 +258,8 @@ cdef session_host_t *host_locked(session_cache_t *cache, int64_t host) noexcept 
             bucket[0] = found
     return found
 
-cdef void charge_locked(session_cache_t *cache, session_host_t *host, int32_t sessions, int32_t partitions) noexcept nogil:
+cdef void charge_locked(session_cache_t *cache, session_host_t *host, int32_t sessions,
+                        int32_t partitions) noexcept nogil:
     """Count what a host's sessions take more, or less, of the cache. Its entry goes with its last session."""
     cdef session_host_t **link
     host.sessions += sessions
@@ -444,7 +445,8 @@ cdef bint session_resize(session_cache_t *cache, fetch_session_t *session, int64
     mutex_lock(&cache.lock)
     if session.listed:
         session.last_used_ms = clock_of(cache, now_ms)       # so that it does not evict itself
-        fits = make_room_locked(cache, session.count - session.listed_size, session.host.host, &evicted, session.last_used_ms)
+        fits = make_room_locked(cache, session.count - session.listed_size, session.host.host, &evicted,
+                                session.last_used_ms)
         if fits:
             charge_locked(cache, session.host, 0, session.count - session.listed_size)
             session.listed_size = session.count

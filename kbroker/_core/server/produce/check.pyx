@@ -21,8 +21,8 @@ from kbroker._core.wire.layout cimport (
 )
 from kbroker._core.wire.record cimport record_t, take_fields
 from kbroker._core.wire.record_batch cimport (
-    BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing, batch_error_code,
-    batch_header, batch_info_t, batch_walk,
+    BATCH_BAD_TIMESTAMP, BATCH_NO_KEY, BATCH_OK, batch_check, batch_check_timestamps, batch_check_trailing,
+    batch_error_code, batch_header, batch_info_t, batch_walk,
 )
 
 from kbroker.errors import KbrokerError
@@ -192,7 +192,8 @@ cdef void check_records(entry_t *e, const uint8_t *records, int64_t size, int64_
         refuse(e, batch_error_code(finding), False)
 
 
-cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding, int64_t now_ms) noexcept nogil:
+cdef void find_bad_records(entry_t *e, const uint8_t *p, const uint8_t *end, int finding,
+                           int64_t now_ms) noexcept nogil:
     """Note up to MOST_NAMED records without a key or, by `finding`, with a timestamp out of bounds.
 
     It stops at a record that cannot be read.
@@ -232,7 +233,8 @@ cdef int check_compressed(Serving serving, entry_t *e, uint8_t *frame, int64_t *
     cdef int codec = e.info.attributes & ATTRIBUTE_CODEC_MASK
     cdef int64_t allowed = min(SMALL_INFLATED, serving.max_inflated_size) if left != NULL else serving.max_inflated_size
     try:
-        records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, PyBUF_READ)
+        records = PyMemoryView_FromMemory(<char *>batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE,
+                                          PyBUF_READ)
         try:
             inflated = serving.inflate(codec, records, allowed)
         except KbrokerError as error:

@@ -34,7 +34,9 @@ from kbroker._core.log.flush cimport partition_await_flush
 from kbroker._core.log.partition cimport NEEDS_HANDLER, NEEDS_VERIFICATION, partition_unref
 from kbroker._core.log.producers cimport FROM_CLIENT
 from kbroker._core.log.verifications cimport NO_GUARD
-from kbroker._core.server.connection cimport begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t
+from kbroker._core.server.connection cimport (
+    begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
+)
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
 from kbroker._core.server.produce.response cimport produce_response
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse

@@ -8,4 +8,5 @@ from kbroker._core.server.serving cimport Serving
 
 # Write the whole response and make a waiter for each of the `waiting` partitions whose ack has to wait; the caller
 # links them. Returns the slot's outcome (SLOT_*).
-cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil
+cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame,
+                              int32_t waiting) noexcept nogil

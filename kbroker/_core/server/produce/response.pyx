@@ -11,13 +11,16 @@ from kbroker._core.server.counters cimport count_error
 from kbroker._core.wire.apis cimport API_PRODUCE
 from kbroker._core.server.produce.work cimport entry_t, produce_t
 from kbroker._core.server.serving cimport Serving
-from kbroker._core.wire.cursor cimport write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t
+from kbroker._core.wire.cursor cimport (
+    write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
+)
 from kbroker._core.wire.error_codes cimport (
     CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
 )
 
 cdef const char *refusal_text(int16_t error) noexcept nogil:
-    return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP else b"a compacted topic needs keys"
+    return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP \
+        else b"a compacted topic needs keys"
 
 
 cdef const char *storage_text(entry_t *e) noexcept nogil:
@@ -87,7 +90,8 @@ cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
     return True
 
 
-cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting) noexcept nogil:
+cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame,
+                              int32_t waiting) noexcept nogil:
     cdef writer_t *out = &slot.out
     cdef ack_waiter_t *waiter
     cdef int32_t topic_count = 0

@@ -51,4 +51,5 @@ cdef inline void refuse(entry_t *e, int16_t error, bint before_append) noexcept 
 
 
 cdef inline bint is_transactional(const entry_t *e) noexcept nogil:
-    return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
+    return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 \
+        and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
