@@ -102,7 +102,7 @@ class PartitionCheck:
 
 
 class PartitionChecker:
-    """Checks one directory once."""
+    """Checks the directory of one partition, once."""
 
     def __init__(self, path: Path, context: PartitionContext):
         self._path = path
