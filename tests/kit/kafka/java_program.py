@@ -20,19 +20,21 @@ BUILD = Path(__file__).parent.parent.parent.parent / "build" / "compat"
 ARCHIVE_MAGIC = (0xF00BABA8).to_bytes(4, "little")
 """Of the classes that a program has left: the first bytes of the file, which the JVM writes last."""
 
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM. No program of a test lives long enough to get back what the second compiler and a collector with
+many threads cost."""
+
 
 def java(classpath: str, *options: str, archive: Path | None = None) -> list[str]:
     """Return the command to which a class name and arguments are added.
 
-    No program of a test lives long enough to get back what the second compiler and a collector with many threads cost.
     `archive` is where classes are kept from one program to the next; None: in the cache, as the jars are, for all that
     have these jars and options.
     """
     if archive is None:
         made_with = "\0".join([os.path.realpath(shutil.which("java") or "java"), classpath, *options])
         archive = maven.cache_directory() / "classes" / f"{hashlib.sha256(made_with.encode()).hexdigest()[:16]}.jsa"
-    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_kept_classes(archive)]
-    return ["java", *quick, *options, "-cp", classpath]
+    return ["java", *SHORT_LIVED, *_kept_classes(archive), *options, "-cp", classpath]
 
 
 def _kept_classes(archive: Path) -> list[str]:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from kbroker.spark import session
 from tests.kit.kafka import maven
+from tests.kit.kafka.java_program import SHORT_LIVED
 
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -30,6 +31,7 @@ def new_session(folder: Path, master: str = "local[2]", memory: str = "1g", **co
         **{
             "spark_jars": ",".join(map(str, connector_jars())),
             "spark_driver_memory": memory,
+            "spark_driver_defaultJavaOptions": " ".join(SHORT_LIVED),
             "spark_ui_enabled": False,
             "spark_ui_showConsoleProgress": False,
             "spark_sql_shuffle_partitions": 2,

@@ -156,7 +156,7 @@ def test_a_schema_cannot_be_given(spark: SparkSession, broker: Broker, form: str
 
 
 def test_a_broker_that_is_away_is_named_within_the_time_it_is_given(spark: SparkSession) -> None:
-    given = {"subscribe": TOPIC, "kafka.default.api.timeout.ms": 2000}
+    given = {"subscribe": TOPIC, "kafka.default.api.timeout.ms": 500}
     with pytest.raises(AnalysisException) as error:
         load(spark, "127.0.0.1:1", **given).collect()
     assert "127.0.0.1:1: connection refused (is a broker there, and bootstrap.servers right?)" in last_line(error.value)

@@ -65,10 +65,10 @@ def test_a_broker_that_goes_while_tasks_read(topic: str, tmp_path: Path) -> None
 
         quick = {"request.timeout.ms": 2000, "default.api.timeout.ms": 2000}
         with pytest.raises(ClientError):
-            Loader(settings_of(lake, servers, topic, client=quick, poll_timeout_s=2.0), Killing()).run()
+            Loader(settings_of(lake, servers, topic, client=quick, poll_timeout_s=0.3), Killing()).run()
         assert visible(lake) == {}
         with pytest.raises(ClientError):
-            load(lake, servers, topic, client=quick)
+            load(lake, servers, topic, client={"request.timeout.ms": 500, "default.api.timeout.ms": 500})
         broker.start()
         assert load(lake, servers, topic).rows == 1000
         assert visible(lake) == on_broker(servers, topic)

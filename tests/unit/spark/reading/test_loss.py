@@ -21,6 +21,8 @@ from kbroker.testing import Broker
 from tests.kit.spark.topics import QUICK, delete_before, delete_topic, fill, options, places
 
 COLUMNS = ("offset", "value")
+IN_VAIN = {"kafkaConsumer.pollTimeoutMs": 300}
+"""A task waits no longer where nothing comes, however long it waits."""
 SMALL_FETCHES = {"kafka.max.partition.fetch.bytes": 20_000, "kafka.queued.max.bytes": 20_000}
 
 
@@ -82,7 +84,7 @@ def test_a_topic_is_made_again_under_a_task(broker: Broker, topic: str, fails: b
 def test_a_topic_is_deleted_under_a_task(broker: Broker, topic: str, fails: bool) -> None:
     broker.create_topic(topic, 1)
     fill_large(broker.bootstrap_servers, topic, 100)
-    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails, **IN_VAIN)
     delete_topic(broker.bootstrap_servers, topic)
     if fails:
         with pytest.raises(DataLoss, match="of the offsets 0 to 100 some are gone, it has 0 to 0"):
@@ -96,7 +98,7 @@ def test_time_may_run_out_between_two_answers_that_a_topic_is_gone(
 ) -> None:
     broker.create_topic(topic, 1)
     fill_large(broker.bootstrap_servers, topic, 100)
-    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic)
+    reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, **IN_VAIN)
     delete_topic(broker.bootstrap_servers, topic)
     asked = Fetching.offsets
 
@@ -130,9 +132,9 @@ def test_records_that_do_not_come_are_not_lost(topic: str, fails: bool) -> None:
     with Broker(faults=True) as broker:
         broker.create_topic(topic, 1)
         fill_large(broker.bootstrap_servers, topic, 10)
-        reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails)
+        reader, (partition,) = batch(broker.bootstrap_servers, subscribe=topic, failOnDataLoss=fails, **IN_VAIN)
         broker.faults.delay("Fetch", 60)
-        with pytest.raises(TimedOut, match=f"{topic}-0: nothing came for 1.5 s between offset 0 and 10"):
+        with pytest.raises(TimedOut, match=f"{topic}-0: nothing came for 0.3 s between offset 0 and 10"):
             list(reader.read(partition))
 
 
