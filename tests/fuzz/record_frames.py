@@ -66,7 +66,8 @@ def converse(client: Client, bootstrap: str) -> None:
     client.run("produce", **{**produce, "acks": 0, "headers": False}, codec="none")
     if "group" not in client.lacks:
         client.run("produce", **{**produce, "count": GROUP_COUNT, "headers": False}, codec="none")
-        client.run("group", **common, group=f"group-{client.name}", count=GROUP_COUNT, timeout_s=60)
+        group = {"group": f"group-{client.name}", "count": GROUP_COUNT, "assignor": None, "static": False}
+        client.run("group", **common, **group, timeout_s=60)
     if "seek" not in client.lacks:
         client.run("seek", **common, partition=0, offset=3, timestamp_ms=0)
     if "admin" not in client.lacks:
