@@ -17,7 +17,7 @@ RDKAFKA_PACKAGE = "node-rdkafka@3.6.1"
 def c_program(name: str, *options: str) -> str:
     """Return the path of perf/c/<name>.c, compiled with `options`. It is compiled again when a source is newer."""
     source, target = HERE / "c" / f"{name}.c", CACHE / "perf" / name
-    inputs = [source, HERE / "c" / "wire.h", HERE.parent / "kbroker" / "_core" / "crc.h"]
+    inputs = [source, HERE / "c" / "wire.h", HERE.parent / "kbroker" / "_core" / "wire" / "crc.h"]
     if not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in inputs):
         target.parent.mkdir(parents=True, exist_ok=True)
         warnings = ("-Wall", "-Wextra", "-Wno-unused-function")

@@ -33,7 +33,7 @@ def assign(members: Members, counts: PartitionCounts) -> dict[str, Assignment]:
 
 
 def _ranges(count: int, subscribers: tuple[str, ...], topics: list[bytes], members: Members) -> dict[str, set[int]]:
-    """The partitions of each subscriber, which are the same in each of `topics`."""
+    """Return the partition numbers of each subscriber, the same in each of `topics`, which have `count` partitions."""
     quota, extra = divmod(count, len(subscribers))
     had = {member_id: _had(member_id, topics, members, count) for member_id in subscribers}
     free = set(range(count))

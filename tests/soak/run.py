@@ -129,7 +129,7 @@ class Watch:
 
 def soak(seconds: float, say: Callable[[str], None] = print) -> list[str]:
     """Returns what went wrong."""
-    with BrokerProcess(SETTINGS) as broker:
+    with BrokerProcess(SETTINGS) as broker, contextlib.ExitStack() as at_the_end:
         admin = AdminClient({"bootstrap.servers": broker.address, **mixed_load.QUIET})
         topics = [NewTopic(LEDGER, LEDGER_PARTITIONS, 1, config=RETENTION), NewTopic(PROBE, 1, 1, config=RETENTION)]
         for created in admin.create_topics(topics).values():
@@ -140,6 +140,7 @@ def soak(seconds: float, say: Callable[[str], None] = print) -> list[str]:
         watch = Watch(broker)
         for worker in (auditor, *writers, *others):
             worker.start()
+            at_the_end.callback(worker.stopping.set)  # also after a failure: it would go on beside other tests
         interval_s = min(30.0, max(seconds / 12, 2.0))
         while time.monotonic() - watch.started < seconds:
             watch.sample(interval_s)

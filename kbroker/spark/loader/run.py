@@ -311,7 +311,7 @@ class Loader:
         ]
 
     def _has_beginnings(self, last: Commit | None, starts: Offsets) -> bool:
-        """Return whether a commit has to keep where topics begin, though there is nothing to be read yet."""
+        """Return whether a commit is due even without records to read, to keep the start offsets of new topics."""
         known = last.topics if last is not None else {}
         return self.settings.start != EARLIEST_TIMESTAMP and any(place.topic not in known for place in starts)
 

@@ -346,7 +346,8 @@ cdef int begin(Serving serving, request_t *request, int64_t owner, int64_t host,
                fetch_t **begun) noexcept nogil:
     """Parse a request into a new fetch; its session, if it has one, is open and locked.
 
-    Return 0; -1: the request does not parse or memory is out; NEEDS_HANDLER as open_session.
+    Return 0; -1: the request does not parse or memory is out; NEEDS_HANDLER, without `may_block` only: its session is
+    in use or too large for a processor.
     """
     cdef reader_t forgotten
     cdef int code = 0
