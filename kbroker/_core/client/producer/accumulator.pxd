@@ -7,6 +7,7 @@ fails. A batch that has waited for too long goes from open or sealed to held.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport mutex_t
 from kbroker._core.client.producer.outgoing cimport buffer_pool_t, outgoing_t
 from kbroker._core.client.producer.outgoing_list cimport outgoing_list_t
@@ -124,6 +125,12 @@ cdef class Accumulator:
 cdef class Topic:
     cdef topic_t *t
     cdef readonly str name
+
+# Return how many ms a caller may sleep at most before a deadline (monotonic ms, -1: none); 0 when it has passed.
+cdef inline int64_t next_sleep_ms(int64_t deadline_ms) noexcept nogil:
+    if deadline_ms < 0:
+        return LONGEST_SLEEP_MS
+    return max(<int64_t>0, min(deadline_ms - monotonic_ms(), <int64_t>LONGEST_SLEEP_MS))
 
 # For all functions below the caller holds the lock.
 

@@ -543,15 +543,12 @@ cdef int sleep_on(int32_t *word, int32_t seen, int32_t *sleepers, int64_t deadli
 
     Raises the exception of a signal handler, as KeyboardInterrupt.
     """
-    cdef int64_t left = LONGEST_SLEEP_MS
+    cdef int64_t left
     cdef int result
     while atomic_load_i32(word) == seen:
-        if deadline_ms >= 0:
-            left = deadline_ms - monotonic_ms()
-            if left <= 0:
-                return 0
-            if left > LONGEST_SLEEP_MS:
-                left = LONGEST_SLEEP_MS
+        left = next_sleep_ms(deadline_ms)
+        if left == 0:
+            return 0
         with nogil:
             atomic_add_i32(sleepers, 1)
             result = futex_wait(word, seen, left)

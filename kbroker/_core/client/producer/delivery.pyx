@@ -14,7 +14,7 @@ from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_claim_i32, atomic_load_i32, atomic_store_i32, mutex_lock, mutex_unlock,
 )
-from kbroker._core.client.producer.accumulator cimport LONGEST_SLEEP_MS, batch_done
+from kbroker._core.client.producer.accumulator cimport batch_done, next_sleep_ms
 from kbroker._core.client.producer.outgoing cimport (
     OUTGOING_DELIVERED,
     OUTGOING_FAILED,
@@ -54,16 +54,13 @@ cdef int await_batch(outgoing_t *batch, int64_t deadline_ms) except -1:
 
     Raises the exception of a signal handler, as KeyboardInterrupt.
     """
-    cdef int64_t left = LONGEST_SLEEP_MS
+    cdef int64_t left
     if atomic_load_i32(&batch.state) == OUTGOING_PENDING:
         check_process(batch)
     while atomic_load_i32(&batch.state) == OUTGOING_PENDING:
-        if deadline_ms >= 0:
-            left = deadline_ms - monotonic_ms()
-            if left <= 0:
-                return 0
-            if left > LONGEST_SLEEP_MS:
-                left = LONGEST_SLEEP_MS
+        left = next_sleep_ms(deadline_ms)
+        if left == 0:
+            return 0
         with nogil:
             outgoing_await(batch, left)
         PyErr_CheckSignals()
