@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.fs import FileSystem
@@ -24,26 +24,31 @@ class Removals:
 
     def remove_files_later(self, delay_ms: int, handles: Sequence[SegmentHandle], paths: Sequence[str]) -> None:
         """Unlink files after a delay."""
-        self._scheduler.once(delay_ms, lambda: self._remove_files(handles, paths))
+        self._remove_later(delay_ms, handles, lambda: self._unlink(paths))
 
     def remove_directory_later(self, delay_ms: int, handles: Sequence[SegmentHandle], path: str) -> None:
         """Remove a log's directory after a delay."""
-        self._scheduler.once(delay_ms, lambda: self._remove_directory(handles, path))
+        self._remove_later(delay_ms, handles, lambda: self._remove_directory(path))
 
-    def _remove_files(self, handles: Sequence[SegmentHandle], paths: Sequence[str]) -> None:
-        if any(handle.in_use for handle in handles):
-            self.remove_files_later(_READERS_WAIT_MS, handles, paths)
-            return
+    def _remove_later(self, delay_ms: int, handles: Sequence[SegmentHandle], remove: Callable[[], None]) -> None:
+        """Call `remove` after a delay, and then only once nobody reads the segments any more."""
+
+        def remove_or_wait() -> None:
+            if any(handle.in_use for handle in handles):
+                self._remove_later(_READERS_WAIT_MS, handles, remove)
+            else:
+                remove()
+
+        self._scheduler.once(delay_ms, remove_or_wait)
+
+    def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:
                 self._fs.unlink(path)
             except FileNotFoundError:
                 pass
 
-    def _remove_directory(self, handles: Sequence[SegmentHandle], path: str) -> None:
-        if any(handle.in_use for handle in handles):
-            self.remove_directory_later(_READERS_WAIT_MS, handles, path)
-            return
+    def _remove_directory(self, path: str) -> None:
         try:
             directories.remove_partition_directory(self._fs, path)
         except OSError as error:
