@@ -38,7 +38,6 @@ CONTROL_TYPES = {
 _OVERHEAD = struct.Struct(">qi")
 _OLD_HEADER = struct.Struct(">qiIbb")
 _MAGIC_AT, _CRC_AT, _CRC_FROM = 16, 17, 21
-_BATCH_HEADER_SIZE = 61
 _SMALLEST = {0: 14, 1: 22, 2: 49}  # length by magic
 _DELETE_HORIZON = 0x40
 _END_MARKER = struct.Struct(">hi")
@@ -143,7 +142,7 @@ def _batch(data: bytes, position: int, options: LogOptions) -> Found:
         yield Problem(position, f"{info.record_count} records, more than are shown")
         return
     try:
-        payload = inflate(info.codec, memoryview(data)[_BATCH_HEADER_SIZE:], INFLATED_LIMIT)
+        payload = inflate(info.codec, memoryview(data)[record_batch.HEADER_SIZE :], INFLATED_LIMIT)
         records = decode_records(payload, info)
     except KbrokerError as error:
         yield Problem(position, f"its records: {error}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.wire import record_batch
 from kbroker._core.wire.columns import Columns, RecordColumns
-from kbroker._core.wire.record_batch import BatchInfo, InvalidBatch
+from kbroker._core.wire.record_batch import HEADER_SIZE, BatchInfo, InvalidBatch
 from kbroker._core.wire.records import Record, RecordsBuilder, decode_records
 from kbroker.errors import MalformedBytes
 from kbroker.protocol.compression import Codec, deflate, inflate_shared
@@ -37,7 +37,6 @@ __all__ = [
 
 INFLATED_LIMIT = 128 << 20  #: bytes that one batch may inflate to, if the caller gives no other limit
 
-_HEADER_SIZE = 61
 _LOG_APPEND_TIME, _TRANSACTIONAL = 0x08, 0x10
 
 
@@ -77,7 +76,7 @@ class BatchBuilder:
     @property
     def size(self) -> int:
         """The size in bytes that the batch would have if it were built now, without compression."""
-        return _HEADER_SIZE + self._records.size
+        return HEADER_SIZE + self._records.size
 
     def append(
         self,
@@ -87,7 +86,7 @@ class BatchBuilder:
         headers: Iterable[tuple[str, Buffer | None]] = (),
     ) -> int:
         """Add a record and return `size`. Raises OverflowError beyond 2 GiB."""
-        return _HEADER_SIZE + self._records.append(timestamp, key, value, headers)
+        return HEADER_SIZE + self._records.append(timestamp, key, value, headers)
 
     def build(self) -> bytes:
         """Return the batch of all records appended so far. More may be appended, and `build` called again."""
@@ -143,7 +142,7 @@ def read_batches(buffer: Buffer, *, verify: bool = True) -> Iterator[Batch]:
     for info in record_batch.batches(view):
         if verify:
             record_batch.verify(view, info.position)
-        yield Batch(info, view[info.position + _HEADER_SIZE : info.position + info.size])
+        yield Batch(info, view[info.position + HEADER_SIZE : info.position + info.size])
 
 
 def read_records(buffer: Buffer, *, from_offset: int = 0, limit: int = INFLATED_LIMIT) -> Iterator[Record]:

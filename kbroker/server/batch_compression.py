@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from kbroker._core.wire.crc import crc32c_of
+from kbroker._core.wire.record_batch import HEADER_SIZE
 from kbroker.protocol.compression import deflate, inflate_shared
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
-_HEADER_SIZE = 61
 _COUNTED_FROM = 12
 _CODEC_MASK = 0x07
 
@@ -36,7 +36,7 @@ def recompress(header: Buffer, records: Buffer, codec: int, level: int | None) -
     body = deflate(codec, bytes(records), level)
     batch = bytearray(header)
     batch += body
-    _LENGTH.pack_into(batch, _LENGTH_AT, _HEADER_SIZE + len(body) - _COUNTED_FROM)
+    _LENGTH.pack_into(batch, _LENGTH_AT, HEADER_SIZE + len(body) - _COUNTED_FROM)
     (attributes,) = struct.unpack_from(">H", batch, _ATTRIBUTES_AT)
     struct.pack_into(">H", batch, _ATTRIBUTES_AT, attributes & ~_CODEC_MASK | codec)
     struct.pack_into(">I", batch, _CRC_AT, crc32c_of(memoryview(batch)[_ATTRIBUTES_AT:]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kbroker._core.wire.conversion import batch_of_messages, message_sets_of_batch, older_messages
 from kbroker._core.wire.message_set import check
-from kbroker._core.wire.record_batch import header
+from kbroker._core.wire.record_batch import HEADER_SIZE, header
 from kbroker.errors import BadInput, ErrorCode
 from kbroker.protocol.compression import Codec, UnknownCodec, deflate, inflate_shared
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _MAGIC_AT = 16
 _LOG_APPEND_TIME = 8
-_HEADER_SIZE = 61
 _SET_SIZE = 8 << 20
 """Most bytes of messages that are converted at a time and put into one compressed message; one record may exceed it."""
 
@@ -78,6 +77,6 @@ def _message_sets(batch: memoryview, start_offset: int, magic: int, limit: int) 
     info = header(batch)
     if info.codec == Codec.ZSTD:
         raise UnknownCodec("zstd, which clients that ask for messages cannot read")
-    records = inflate_shared(info.codec, batch[_HEADER_SIZE:], limit)
+    records = inflate_shared(info.codec, batch[HEADER_SIZE:], limit)
     for builder in message_sets_of_batch(info, records, magic, start_offset=start_offset, limit=_SET_SIZE):
         yield builder.wrap(info.codec, deflate(info.codec, builder.messages(), magic=magic))

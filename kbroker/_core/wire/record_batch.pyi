@@ -5,6 +5,7 @@ from typing_extensions import Buffer
 from kbroker.errors import BadInput, ErrorCode
 
 FINDINGS: Final[tuple[tuple[str, ErrorCode, str], ...]]
+HEADER_SIZE: Final[int]
 BATCH_ERROR_CODES: Final[dict[int, ErrorCode]]
 
 class InvalidBatch(BadInput):

@@ -55,6 +55,9 @@ FINDINGS = (
 )
 assert len(FINDINGS) == BATCH_FINDINGS
 
+#: Bytes of a batch before its records.
+HEADER_SIZE = BATCH_HEADER_SIZE
+
 #: The protocol's error code of every finding.
 BATCH_ERROR_CODES = {finding: code for finding, (_, code, _) in enumerate(FINDINGS)}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from kbroker._core.wire.conversion import message_sets_of_batch
-from kbroker._core.wire.record_batch import header
+from kbroker._core.wire.record_batch import HEADER_SIZE, header
 from kbroker._core.wire.records import decode_records
 from kbroker.client.producer.errors import BrokerTooOld
 from kbroker.protocol.compression import deflate, inflate
 
-_HEADER_SIZE = 61
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -18,7 +17,7 @@ def older_form(batch: bytes, magic: int) -> bytes:
     Raises BrokerTooOld when a record has headers, which would be lost.
     """
     info = header(batch)
-    records = inflate(info.codec, memoryview(batch)[_HEADER_SIZE:], _INT32_MAX)
+    records = inflate(info.codec, memoryview(batch)[HEADER_SIZE:], _INT32_MAX)
     if any(record.headers for record in decode_records(records, info)):
         raise BrokerTooOld(
             "headers of records need a broker of Kafka 0.11 or later (Produce 3)", hint="send them without headers"
