@@ -53,6 +53,11 @@ def partition_key(topic: str, partition_id: int) -> tuple[str, bytes]:
     return topic, number_key(partition_id)
 
 
+def bracketed(host: str) -> str:
+    """Return the host as it stands before a port or in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 class Endpoint(NamedTuple):
     """The address where a listener is reached. `host` is without brackets; port 0: not bound yet."""
 
@@ -62,5 +67,4 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{bracketed(self.host)}:{self.port}"

@@ -21,7 +21,7 @@ from kbroker.config.not_read import NOT_READ
 from kbroker.config.properties import read_properties
 from kbroker.config.setting import HOUR_MS, Setting
 from kbroker.errors import ConfigError
-from kbroker.model import Endpoint
+from kbroker.model import Endpoint, bracketed
 from kbroker.rules.config_values import Value, format_value
 from kbroker.rules.nearest import nearest
 
@@ -406,7 +406,7 @@ def _settle_listeners(
     text = values["listeners"]
     if "listeners" not in given and (values["port"] is not None or values["host.name"] is not None):
         host, port = values["host.name"], values["port"]
-        text = f"PLAINTEXT://{_bracketed(str(host or ''))}:{9092 if port is None else port}"
+        text = f"PLAINTEXT://{bracketed(str(host or ''))}:{9092 if port is None else port}"
         values["listeners"] = text
     told = values["advertised.listeners"]
     assert isinstance(text, str)
@@ -439,7 +439,7 @@ def _settle_listeners(
         first = listeners[0]
         host = values["advertised.host.name"] or first.host
         port = values["advertised.port"] if values["advertised.port"] is not None else first.port
-        told = f"{first.listener}://{_bracketed(str(host))}:{port}"
+        told = f"{first.listener}://{bracketed(str(host))}:{port}"
         values["advertised.listeners"] = told
     try:
         advertised = _advertised(str(told or ""), protocols, controller_names, listeners)
@@ -479,7 +479,3 @@ def _inter_broker_listener(values: Mapping[str, Value | None], listeners: Sequen
 
 def _split(value: Value | None) -> list[str]:
     return [part for part in (piece.strip() for piece in str(value or "").split(",")) if part]
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

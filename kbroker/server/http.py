@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.errors import ConfigError
 from kbroker.metrics.registry import Registry
+from kbroker.model import bracketed
 
 if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
@@ -106,8 +107,7 @@ class HttpServer:
         except OSError as error:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ConfigError(f"kbroker.http.address: cannot listen on {self._host}:{self._port}: {reason}") from error
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        LOG.info("%s on http://%s:%d", ", ".join(self._routes), host, self.address[1])
+        LOG.info("%s on http://%s:%d", ", ".join(self._routes), bracketed(self._host), self.address[1])
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from kbroker.model import bracketed
 from kbroker.testing.broker_process import BrokerProcess
 from kbroker.testing.folder import Folder, remove_ownerless
 from kbroker.testing.reserved_port import ReservedPort
@@ -82,7 +83,7 @@ class Broker:
             given.setdefault("advertised.listeners", listener)
             behind = ReservedPort(host)
             self._ports.append(behind)
-            listener = f"PLAINTEXT://{_address(host, behind.port)}"
+            listener = f"PLAINTEXT://{bracketed(host)}:{behind.port}"
             self._proxy = _fault_proxy((host, self.port), (host, behind.port), given)
         overrides = {**QUICK, **given, "listeners": listener, "log.dirs": str(data)}
         self._log_path = self._folder.path / "broker.log"
@@ -100,7 +101,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """The address HOST:PORT, for the setting `bootstrap.servers` of any client."""
-        return _address(self.host, self.port)
+        return f"{bracketed(self.host)}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -241,10 +242,6 @@ def _close(
         for port in ports:
             port.release()
         folder.remove()
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _text(value: object) -> str:

@@ -3,6 +3,8 @@
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
+from kbroker.model import bracketed
+
 cdef extern from * nogil:
     """
     #include <arpa/inet.h>
@@ -64,7 +66,7 @@ cdef class Connection:
     @property
     def peer(self) -> str:
         """The client's address for people: 10.0.0.7:51234 or [fe80::1]:51234."""
-        return f"[{self.peer_host}]:{self.peer_port}" if ":" in self.peer_host else f"{self.peer_host}:{self.peer_port}"
+        return f"{bracketed(self.peer_host)}:{self.peer_port}"
 
     def __repr__(self) -> str:
         return f"<Connection {self.id} from {self.peer} on {self.listener}>"

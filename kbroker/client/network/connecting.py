@@ -22,6 +22,7 @@ from kbroker.client.network.network import Network
 from kbroker.client.network.resolver import addresses_of
 from kbroker.client.security.sasl_tokens import authenticate_by_tokens
 from kbroker.client.security.tls import TlsTransport
+from kbroker.model import bracketed
 
 if TYPE_CHECKING:
     import ssl
@@ -36,7 +37,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 async def connect(network: Network, host: str, port: int) -> Connection:

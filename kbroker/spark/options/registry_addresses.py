@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import urllib.parse
 
+from kbroker.model import bracketed
+
 
 class RegistryAddress:
     """One address: a URL like http://USER:PASSWORD@HOST:PORT.
@@ -18,8 +20,7 @@ class RegistryAddress:
         parts = urllib.parse.urlsplit(given.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("http://HOST:PORT,... of a schema registry or more")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self._shown = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
+        self._shown = f"{parts.scheme}://{bracketed(parts.hostname)}" + (f":{parts.port}" if parts.port else "")
         self.url = self._shown + parts.path.rstrip("/")
         self.headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if parts.username is not None:
