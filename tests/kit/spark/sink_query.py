@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType
 
 from kbroker.client import AdminClient, Consumer, Producer
+from tests.kit.child_process import ChildProcess
 from tests.kit.spark.load_in_spark import await_file
 
 PARTITIONS = 3
@@ -120,7 +120,7 @@ def slowly(folder: Path, value: bytes) -> bytes:
     return value
 
 
-class QueryProcess:
+class QueryProcess(ChildProcess):
     """A query in its own driver process, as a context manager."""
 
     def __init__(self, query: Mapping[str, Any], log: Path):
@@ -128,37 +128,29 @@ class QueryProcess:
         command = [sys.executable, "-m", "tests.kit.spark.sink_query", json.dumps(query)]
         environment = {**os.environ, **query.get("environment", {})}
         with log.open("ab") as out:
-            self._process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     def wait(self, timeout_s: float = 240.0) -> None:
         """Wait until the query has processed everything that is there."""
-        assert self._process.wait(timeout_s) == 0, self._log.read_text()[-4000:]
+        assert self.process.wait(timeout_s) == 0, self._log.read_text()[-4000:]
 
     def kill_when(self, seen: Callable[[], bool], timeout_s: float = 120.0) -> None:
         """Kill driver and JVM once `seen()` is true. The workers notice that a little later."""
         deadline = time.monotonic() + timeout_s
         while not seen():
-            assert self._process.poll() is None, self._log.read_text()[-4000:]
+            assert self.process.poll() is None, self._log.read_text()[-4000:]
             assert time.monotonic() < deadline, self._log.read_text()[-4000:]
             threading.Event().wait(0.01)
         self.kill()
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def main(query: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -43,18 +42,6 @@ def broker() -> Iterator[Broker]:
 def admin(broker: Broker) -> Iterator[AdminClient]:
     with AdminClient(bootstrap_servers=broker.bootstrap_servers, **QUICK) as made:
         yield made
-
-
-@pytest.fixture(params=[1, 2])
-def version(request: pytest.FixtureRequest) -> int:
-    """The version of transactions."""
-    return int(request.param)
-
-
-@pytest.fixture
-def topic(broker: Broker) -> str:
-    broker.faults.clear()
-    return f"t-{uuid4().hex[:8]}"
 
 
 def prepare(broker: Broker, version: int, topic: str, *values: str, **options: Any) -> PreparedTransaction:

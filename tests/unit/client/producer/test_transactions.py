@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -47,18 +46,6 @@ def no_client_is_left(broker: Broker) -> Iterator[None]:
     yield
     begun = set(threading.enumerate()) - before
     assert [each.name for each in begun if each.name.startswith("kbroker-client-")] == []
-
-
-@pytest.fixture(params=[1, 2])
-def version(request: pytest.FixtureRequest) -> int:
-    """The version of transactions."""
-    return int(request.param)
-
-
-@pytest.fixture
-def topic(broker: Broker) -> str:
-    broker.faults.clear()
-    return f"t-{uuid4().hex[:8]}"
 
 
 def test_what_is_committed_is_seen_and_what_is_aborted_is_not(broker: Broker, topic: str, version: int) -> None:

@@ -25,12 +25,6 @@ def broker() -> Iterator[Broker]:
         yield started
 
 
-@pytest.fixture(params=[1, 2])
-def version(request: pytest.FixtureRequest) -> int:
-    """The version of transactions."""
-    return int(request.param)
-
-
 @pytest.fixture
 def topic() -> str:
     return f"t-{uuid4().hex[:8]}"
