@@ -18,7 +18,10 @@ def test_what_is_over_its_bound_is_said() -> None:
 
 
 def test_a_longer_input_may_cost_more() -> None:
-    assert not excess(Traffic(sent=1 << 20), 2 * TIME_NS.constant, 2 * MEMORY.constant)
+    longer = Traffic(sent=1 << 20)
+    costs = (TIME_NS.constant + (TIME_NS.factor << 20), MEMORY.constant + (MEMORY.factor << 20))
+    assert not excess(longer, *costs)
+    assert len(excess(Traffic(sent=100), *costs)) == 2
 
 
 def test_an_answer_out_of_proportion_is_a_finding() -> None:
