@@ -18,6 +18,7 @@ from uuid import UUID
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster import members
+from kbroker.cluster.cluster import Answered, MorePartitions, TopicResult
 from kbroker.cluster.image import Broker, MetadataImage, Partition, Topic
 from kbroker.cluster.loading import load_image
 from kbroker.cluster.new_topics import (
@@ -166,6 +167,27 @@ class Topics:
         return self._image.cluster_id
 
     @property
+    def is_alone(self) -> bool:
+        return True
+
+    @property
+    def is_controller(self) -> bool:
+        return True
+
+    @property
+    def is_of_kbrokers(self) -> bool:
+        return True
+
+    @property
+    def controller_id(self) -> int:
+        return self._image.controller_id
+
+    @property
+    def broker_epoch(self) -> int:
+        own = self._image.brokers.get(self._node_id)
+        return -1 if own is None else own.epoch
+
+    @property
     def controller_epoch(self) -> int:
         """The controller epoch of this broker, which is the controller; valid after `register`."""
         return self._controller_epoch
@@ -244,6 +266,34 @@ class Topics:
 
     def _replace_brokers(self, brokers: Mapping[int, Broker]) -> None:
         self._show(self._image.with_brokers(brokers, self._node_id, self._failed))
+
+    # --- asked by clients: see `cluster.Cluster` ------------------------------------------------------------------
+
+    def create_topics(
+        self, wanted: Sequence[NewTopic], timeout_ms: int, answered: Answered, *, validate_only: bool = False
+    ) -> None:
+        answered(self.create(wanted, validate_only=validate_only))
+
+    def create_partitions(
+        self, wanted: Sequence[MorePartitions], timeout_ms: int, answered: Answered, *, validate_only: bool = False
+    ) -> None:
+        answered(
+            [
+                _result_of(
+                    functools.partial(
+                        self.add_partitions,
+                        each.topic,
+                        each.partition_count,
+                        each.assignments,
+                        validate_only=validate_only,
+                    )
+                )
+                for each in wanted
+            ]
+        )
+
+    def delete_topics(self, names: Sequence[str], timeout_ms: int, answered: Answered) -> None:
+        answered([_result_of(functools.partial(self.delete, name)) for name in names])
 
     # --- create ---------------------------------------------------------------------------------------------------
 
@@ -532,6 +582,15 @@ class Topics:
     def _host_or_fail(self) -> PartitionHost:
         assert self._host is not None, "Topics.start has not been called"
         return self._host
+
+
+def _result_of(change: Callable[[], Topic]) -> TopicResult:
+    try:
+        return change()
+    except ProtocolError as error:
+        return error
+    except KbrokerError as error:
+        return ProtocolError(error.code, error.client_message or "")
 
 
 def _partition_paths(topic: str, partition: Partition) -> tuple[str, str]:

@@ -36,14 +36,16 @@ from kbroker.coordination.store import (
     EventKind,
     NoNode,
     Operation,
+    Outcome,
     Result,
     SessionExpired,
     SetData,
     Stat,
+    StoreError,
     StoreUnavailable,
     Watcher,
     WatchEvent,
-    check_path,
+    check_paths,
     parent_of,
 )
 from kbroker.coordination.tree import HEADER, Draft, Node, Tree
@@ -286,12 +288,33 @@ class EmbeddedStore:
 
     def submit(self, change: _Change) -> list[Result]:
         """Queue a change and wait until it is durable. Raises its error if it is refused."""
+        self._queue_all([change])
+        return change.wait()
+
+    def submit_many(self, changes: Sequence[_Change]) -> list[Outcome]:
+        """Queue changes and wait until all are durable. Raises, once all are done, an error that is no StoreError."""
+        self._queue_all(changes)
+        outcomes: list[Outcome] = []
+        refusal: KbrokerError | None = None
+        for change in changes:
+            try:
+                outcomes.append(change.wait())
+            except SessionExpired as error:
+                refusal = error
+            except StoreError as error:
+                outcomes.append(error)
+            except KbrokerError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return outcomes
+
+    def _queue_all(self, changes: Sequence[_Change]) -> None:
         with self._queued:
             if self._stopping:
                 raise StoreUnavailable(f"{self._path} is closed; nothing was changed")
-            self._queue.append(change)
+            self._queue.extend(changes)
             self._queued.notify()
-        return change.wait()
 
     def _write_changes(self) -> None:
         while True:
@@ -535,12 +558,13 @@ class EmbeddedSession:
         return self._store.read_many(self._session_id, paths)
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        for operation in operations:
-            # The given name of a sequential node may be empty: a number follows it.
-            sequential = isinstance(operation, Create) and operation.sequential
-            check_path(operation.path + "0" if sequential else operation.path)
-
+        check_paths(operations)
         return self._store.submit(_Change(self._session_id, operations))
+
+    def multi_many(self, transactions: Sequence[Sequence[Operation]]) -> list[Outcome]:
+        for operations in transactions:
+            check_paths(operations)
+        return self._store.submit_many([_Change(self._session_id, operations) for operations in transactions])
 
     def on_end(self, callback: Callable[[], None]) -> None:
         self._store.call_at_end(self, callback)

@@ -10,12 +10,12 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.errors import KbrokerError
-from kbroker.model import NO_UUID, Endpoint
+from kbroker.model import NO_UUID, Endpoint, TopicPartition
 
 CLUSTER_ID = "/cluster/id"
 CONSUMERS = "/consumers"
@@ -30,8 +30,19 @@ GROUP_CONFIGS = "/config/groups"
 """Not in Kafka's layout: Kafka has configs of groups only in KRaft."""
 CONFIG_CHANGES = "/config/changes"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGE_NOTIFICATIONS = "/isr_change_notification"
+LOG_DIR_EVENT_NOTIFICATIONS = "/log_dir_event_notification"
 FEATURE = "/feature"
+MIGRATION = "/migration"
+"""Exists while a cluster moves to KRaft."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
+ISR_CHANGE_PREFIX = f"{ISR_CHANGE_NOTIFICATIONS}/isr_change_"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENT_NOTIFICATIONS}/log_dir_event_"
+"""Paths of the sequential notification nodes, before their numbers."""
 
 DEFAULT_ENTITY = "<default>"
 
@@ -42,9 +53,9 @@ PERSISTENT = (
     CONFIG_CHANGES,
     DELETE_TOPICS,
     BROKER_SEQUENCE,
-    "/isr_change_notification",
+    ISR_CHANGE_NOTIFICATIONS,
     PRODUCER_ID_BLOCK,
-    "/log_dir_event_notification",
+    LOG_DIR_EVENT_NOTIFICATIONS,
     TOPIC_CONFIGS,
     "/config/clients",
     "/config/users",
@@ -134,6 +145,8 @@ class PartitionRegistration(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
+    leader_recovery_state: int = 0
+    """0: recovered. 1: recovering, because the leader was elected unclean (KIP-704)."""
 
 
 class BrokerRegistration(NamedTuple):
@@ -142,6 +155,30 @@ class BrokerRegistration(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     timestamp_ms: int
+    kbroker: str | None = None
+    """The version of a broker that is a kbroker; None for Kafka, which has no such field and does not read it."""
+
+
+class ControllerRegistration(NamedTuple):
+    """The data of /controller."""
+
+    broker_id: int
+    timestamp_ms: int
+    kraft_controller_epoch: int = -1
+    """Above 0 while a KRaft controller has taken the cluster over."""
+
+
+class FeatureNode(NamedTuple):
+    """The data of /feature: the finalized version level of each feature, by name."""
+
+    is_enabled: bool
+    features: dict[str, int]
+
+
+class LogDirEvent(NamedTuple):
+    """The data of a node below LOG_DIR_EVENT_NOTIFICATIONS: a log directory of the broker has failed."""
+
+    broker_id: int
 
 
 class ProducerIdBlock(NamedTuple):
@@ -172,8 +209,8 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
         {
             "partitions": _replicas_by_text(assignment.replicas),
             "topic_id": encode_uuid(assignment.topic_id),
-            "adding_replicas": _replicas_by_text(assignment.adding),
-            "removing_replicas": _replicas_by_text(assignment.removing),
+            "adding_replicas": _replicas_by_text(assignment.adding, no_empty=True),
+            "removing_replicas": _replicas_by_text(assignment.removing, no_empty=True),
             "version": 3,
         }
     )
@@ -201,15 +238,10 @@ def decode_topic_id(path: str, data: bytes) -> UUID:
 
 
 def encode_partition_state(state: PartitionRegistration) -> bytes:
-    return _encode(
-        {
-            "controller_epoch": state.controller_epoch,
-            "leader": state.leader,
-            "version": 1,
-            "leader_epoch": state.leader_epoch,
-            "isr": list(state.isr),
-        }
-    )
+    fields: dict[str, Any] = {"controller_epoch": state.controller_epoch, "leader": state.leader, "version": 1}
+    if state.leader_recovery_state:
+        fields["leader_recovery_state"] = state.leader_recovery_state
+    return _encode(fields | {"leader_epoch": state.leader_epoch, "isr": list(state.isr)})
 
 
 def decode_partition_state(path: str, data: bytes) -> PartitionRegistration:
@@ -220,6 +252,7 @@ def decode_partition_state(path: str, data: bytes) -> PartitionRegistration:
             int(fields["leader_epoch"]),
             tuple(int(broker_id) for broker_id in fields["isr"]),
             int(fields["controller_epoch"]),
+            int(fields.get("leader_recovery_state", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no partition state: {error!r}") from error
@@ -257,6 +290,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "version": 5,
         "timestamp": str(broker.timestamp_ms),
     }
+    if broker.kbroker is not None:
+        fields["kbroker"] = broker.kbroker
     return _encode(fields)
 
 
@@ -268,7 +303,13 @@ def decode_broker(path: str, data: bytes) -> BrokerRegistration:
             endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
         else:
             endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", fields["host"], int(fields["port"])),)
-        return BrokerRegistration(endpoints, fields.get("rack"), int(fields.get("timestamp", -1)))
+        kbroker = fields.get("kbroker")
+        return BrokerRegistration(
+            endpoints,
+            fields.get("rack"),
+            int(fields.get("timestamp", -1)),
+            None if kbroker is None else str(kbroker),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreCorrupt(path, f"no broker registration: {error!r}") from error
 
@@ -277,6 +318,29 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
     return _encode(
         {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1},
     )
+
+
+def decode_controller(path: str, data: bytes) -> ControllerRegistration:
+    """The controller's registration; a Kafka before 0.8.1 writes its id alone."""
+    if data.isdigit() and len(data) <= 10:
+        return ControllerRegistration(int(data), -1)
+    fields = _decode(path, data)
+    try:
+        return ControllerRegistration(
+            int(fields["brokerid"]), int(fields.get("timestamp", -1)), int(fields.get("kraftControllerEpoch", -1))
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no controller: {error!r}") from error
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(path: str, data: bytes) -> int:
+    if not data.isdigit() or len(data) > 10 or int(data) >= 2**31:
+        raise StoreCorrupt(path, "no controller epoch")
+    return int(data)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -292,6 +356,88 @@ def decode_cluster_id(path: str, data: bytes) -> str:
 
 def encode_feature() -> bytes:
     return _encode({"features": {}, "version": 2, "status": 1})
+
+
+def decode_feature(path: str, data: bytes) -> FeatureNode:
+    """The finalized features. Version 1 of the node has a lowest and a highest level of each: the highest counts."""
+    fields = _decode(path, data)
+    try:
+        levels = {
+            str(name): int(level["max_version_level"] if isinstance(level, dict) else level)
+            for name, level in fields["features"].items()
+        }
+        return FeatureNode(int(fields["status"]) == 1, levels)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreCorrupt(path, f"no features: {error!r}") from error
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """A node below CONFIG_CHANGES. `entity_path` is the path of the configs that have changed, after "/config/"."""
+    return _encode({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    """The path, after "/config/", of the configs that have changed. Version 1 of the node has type and name of it."""
+    fields = _decode(path, data)
+    if isinstance(fields.get("entity_path"), str):
+        return str(fields["entity_path"])
+    if isinstance(fields.get("entity_type"), str) and isinstance(fields.get("entity_name"), str):
+        return f"{fields['entity_type']}/{fields['entity_name']}"
+    raise StoreCorrupt(path, "no config change")
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """Data of PREFERRED_REPLICA_ELECTION, and of a node below ISR_CHANGE_NOTIFICATIONS."""
+    listed = [{"topic": each.topic, "partition": each.partition_id} for each in partitions]
+    return _encode({"version": 1, "partitions": listed})
+
+
+def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
+    fields = _decode(path, data)
+    try:
+        return [TopicPartition(str(each["topic"]), int(each["partition"])) for each in fields["partitions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no partitions: {error!r}") from error
+
+
+def encode_reassignment(replicas: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Data of REASSIGN_PARTITIONS: the replicas that each partition is to have."""
+    listed = [
+        {"topic": each.topic, "partition": each.partition_id, "replicas": list(brokers)}
+        for each, brokers in replicas.items()
+    ]
+    return _encode({"version": 1, "partitions": listed})
+
+
+def decode_reassignment(path: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    fields = _decode(path, data)
+    try:
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): tuple(int(one) for one in each["replicas"])
+            for each in fields["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no reassignment: {error!r}") from error
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    return _encode({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(path: str, data: bytes) -> LogDirEvent:
+    fields = _decode(path, data)
+    try:
+        return LogDirEvent(int(fields["broker"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no event of a log directory: {error!r}") from error
+
+
+def sequence_of(name: str) -> int:
+    """The number of a sequential node, from its name or path. Raises StoreCorrupt if it has none."""
+    number = name[-10:]
+    if not (number.isascii() and number.isdigit() and len(number) == 10):
+        raise StoreCorrupt(name, "not the name of a sequential node")
+    return int(number)
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
@@ -336,8 +482,8 @@ def _decode(path: str, data: bytes) -> dict[str, Any]:
     return fields
 
 
-def _replicas_by_text(replicas: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
-    return {str(partition_id): list(brokers) for partition_id, brokers in replicas.items()}
+def _replicas_by_text(replicas: Mapping[int, Sequence[int]], *, no_empty: bool = False) -> dict[str, list[int]]:
+    return {str(each): list(brokers) for each, brokers in replicas.items() if brokers or not no_empty}
 
 
 def _replicas_by_id(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:

@@ -147,6 +147,8 @@ class Check(NamedTuple):
 Operation = Create | SetData | Delete | Check
 Result = str | Stat | None
 """The result of an operation: the created path for Create, the new stat for SetData, None for the others."""
+Outcome = list[Result] | StoreError
+"""The outcome of a transaction: the results of its operations, or the error of the first one that cannot be done."""
 
 
 class Store(Protocol):
@@ -192,6 +194,16 @@ class Store(Protocol):
         """Carry out all operations or none. Raises the error of the first one that cannot be done."""
         ...
 
+    def multi_many(self, transactions: Sequence[Sequence[Operation]]) -> list[Outcome]:
+        """Carry out each transaction as `multi` does, in their order, without waiting for one before the next is sent.
+
+        Returns an outcome for each: its results, or the error for which nothing of it was done. Others go on after an
+        error. Raises StoreUnavailable or SessionExpired if one or more have no outcome, because the connection, the
+        session or the disk went: any of the transactions may have been made then. Raises InvalidPath if a path is
+        malformed, and StoreUnavailable if a transaction is too large; then none was made.
+        """
+        ...
+
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, on the event thread, when this session expires (not when it is closed)."""
         ...
@@ -216,6 +228,14 @@ def check_path(path: str) -> None:
             raise InvalidPath(path, "a path has no empty, '.' or '..' names")
     if not (path.isascii() and path.isprintable()) and re.search(_IN_NO_PATH, path):
         raise InvalidPath(path, "a path has no control, private or special characters")
+
+
+def check_paths(operations: Sequence[Operation]) -> None:
+    """Raise InvalidPath unless `check_path` takes the path of each operation."""
+    for each in operations:
+        # The given name of a sequential node may be empty: a number follows it.
+        sequential = isinstance(each, Create) and each.sequential
+        check_path(each.path + "0" if sequential else each.path)
 
 
 def parent_of(path: str) -> str:

@@ -51,6 +51,11 @@ MAX_REQUEST_SIZE = 1_000_000
 """Most bytes of one `multi`: ZooKeeper drops a connection that sends more than its jute.maxbuffer."""
 IN_FLIGHT = 500
 """Most reads that are sent before the first answer is waited for."""
+WRITES_IN_FLIGHT = 200
+"""Most transactions that are sent before the first answer is waited for; ZooKeeper slows down above 1,000 requests."""
+BYTES_IN_FLIGHT = 4 * MAX_REQUEST_SIZE
+"""Most bytes of transactions that are sent before the first answer is waited for."""
+MAY_BE_MADE = "; the change may have been made"
 RECONNECT_DELAY_S = 1.0
 """The longest pause between two attempts to connect."""
 CLOSE_S = 5.0
@@ -260,30 +265,58 @@ class ZooKeeperStore:
         self.multi([store.Delete(path, version)])
 
     def multi(self, operations: Sequence[store.Operation]) -> list[store.Result]:
-        for each in operations:
-            # The given name of a sequential node may be empty: a number follows it.
-            sequential = isinstance(each, store.Create) and each.sequential
-            check_path(each.path + "0" if sequential else each.path)
-            if isinstance(each, store.Delete) and each.path == "/":
-                raise store.NotEmpty("/")
+        outcome = self.multi_many([operations])[0]
+        if isinstance(outcome, store.StoreError):
+            raise outcome
+        return outcome
+
+    def multi_many(self, transactions: Sequence[Sequence[store.Operation]]) -> list[store.Outcome]:
+        """Carry out each transaction; the contract is that of `Store.multi_many`."""
+        sizes = [self._checked_size(operations) for operations in transactions]
+        outcomes: list[store.Outcome] = []
+        while (begin := len(outcomes)) < len(transactions):
+            end, size = begin + 1, sizes[begin]
+            while end < min(len(sizes), begin + WRITES_IN_FLIGHT) and size + sizes[end] <= BYTES_IN_FLIGHT:
+                size += sizes[end]
+                end += 1
+            deadline = time.monotonic() + self._wait_s
+            self._await_link(deadline, MAY_BE_MADE if outcomes else "; nothing was changed")
+            answers = [self._send(operations) for operations in transactions[begin:end]]
+            for operations, answer in zip(transactions[begin:end], answers, strict=True):
+                outcomes.append(self._outcome(operations, answer, deadline))
+        return outcomes
+
+    def _checked_size(self, operations: Sequence[store.Operation]) -> int:
+        """Return an upper bound of the transaction's bytes. Raises StoreUnavailable if ZooKeeper does not take it."""
+        store.check_paths(operations)
         if (size := sum(map(size_of, operations))) > MAX_REQUEST_SIZE:
             raise store.StoreUnavailable(
                 f"ZooKeeper {self._address}: {size} bytes at once are more than it takes "
                 f"({MAX_REQUEST_SIZE}); nothing was changed"
             )
-        deadline = time.monotonic() + self._wait_s
-        self._await_link(deadline, "; nothing was changed")
-        if not operations:
-            return []
-        request = self._transaction(operations)
+        return size
+
+    def _send(self, operations: Sequence[store.Operation]) -> Any:
+        """Send a transaction and return kazoo's pending answer; None if there is nothing to ask ZooKeeper."""
+        if not operations or any(isinstance(each, store.Delete) and each.path == "/" for each in operations):
+            return None
+        return self._transaction(operations).commit_async()
+
+    def _outcome(self, operations: Sequence[store.Operation], answer: Any, deadline: float) -> store.Outcome:
+        """Wait for the answer. Raises StoreUnavailable or SessionExpired if there is none."""
+        if answer is None:
+            return store.NotEmpty("/") if operations else []
         try:
-            with self._errors("; the change may have been made"):
-                results = request.commit_async().get(timeout=_left(deadline))
+            with self._errors(MAY_BE_MADE):
+                results = answer.get(timeout=_left(deadline))
         except ConnectionLoss:
-            raise store.StoreUnavailable(
-                f"the connection to ZooKeeper {self._address} was lost; the change may have been made"
-            ) from None
-        return self._results(operations, results)
+            raise store.StoreUnavailable(f"the connection to ZooKeeper {self._address} was lost{MAY_BE_MADE}") from None
+        try:
+            return self._results(operations, results)
+        except store.SessionExpired:
+            raise
+        except store.StoreError as error:
+            return error
 
     def make_chroot(self) -> None:
         """Create the nodes of the chroot that are missing, so that nodes can be created below."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.topics import Topics
+from kbroker.cluster.cluster import Cluster
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits
@@ -26,7 +26,7 @@ class LocalMarkers:
     May be used by any thread.
     """
 
-    def __init__(self, topics: Topics, logs: LogManager, flush_waits: FlushWaits, groups: OnDemand[GroupCoordinator]):
+    def __init__(self, topics: Cluster, logs: LogManager, flush_waits: FlushWaits, groups: OnDemand[GroupCoordinator]):
         self._topics = topics
         self._logs = logs
         self._flush_waits = flush_waits

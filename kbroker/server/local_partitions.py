@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.image import Partition, Topic
 from kbroker.cluster.new_topics import NewTopic
-from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ConfigError, ProtocolError
@@ -71,11 +71,11 @@ class LocalPartitions:
         """The settings that the broker was started with, and those it has read again since; dynamic ones go on top."""
         self._config = config
         self._on_config = on_config
-        self._topics: Topics | None = None
+        self._topics: Cluster | None = None
         self._groups: OnDemand[GroupCoordinator] | None = None
         self._transactions: OnDemand[TransactionCoordinator] | None = None
 
-    def resolver(self, topics: Topics) -> Resolve:
+    def resolver(self, topics: Cluster) -> Resolve:
         """Return a function, for one start, that gives the topic id and options of a log found on disk, or None.
 
         Topics with the same settings of their own share one options object: making it costs more than everything else
@@ -96,7 +96,7 @@ class LocalPartitions:
         return resolve
 
     def serve(
-        self, topics: Topics, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
+        self, topics: Cluster, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]
     ) -> None:
         """From now on, tell groups and transactions of changes too. Warns of topics that are not fully served."""
         self._topics, self._groups, self._transactions = topics, groups, transactions
@@ -219,7 +219,7 @@ class StateTopic:
     """An internal topic for the coordinator that keeps its state in it; a `state_log.topic.StateTopic`."""
 
     def __init__(
-        self, name: str, topics: Topics, logs: LogManager, flush_waits: FlushWaits, default_partition_count: int
+        self, name: str, topics: Cluster, logs: LogManager, flush_waits: FlushWaits, default_partition_count: int
     ):
         self._name = name
         self._topics = topics

@@ -1,8 +1,10 @@
 """CreateTopics, key 19, versions 0 to 7: new topics.
 
-The topics are durable when the request is answered: committed to the coordination store, their logs on disk. So nothing
-is waited for, and `timeout_ms` matters only if it is not positive: REQUEST_TIMED_OUT is answered at once and nothing is
-created, as in Kafka's KRaft mode.
+On a broker that is alone the topics are durable when the request is answered: committed to the coordination store,
+their logs on disk. So nothing is waited for, and `timeout_ms` matters only if it is not positive: REQUEST_TIMED_OUT is
+answered at once and nothing is created, as in Kafka's KRaft mode.
+In a cluster the controller creates them, and answers when this broker's metadata has all their leaders, or after
+`timeout_ms` with REQUEST_TIMED_OUT: they are created all the same. Other brokers answer NOT_CONTROLLER.
 Leaves out: policies, quotas.
 
 v0  first
@@ -18,14 +20,17 @@ v7  topic ids (KIP-516)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from kbroker._core.server.request import Request
+from kbroker.cluster.cluster import TopicResult
 from kbroker.cluster.config_entries import source_of, topic_entries
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.changes import log_change, quoted
 from kbroker.server.handlers.shared.services import Services
 
@@ -34,18 +39,36 @@ Result = M.CreateTopicsResponse.CreatableTopicResult
 
 FIRST_VERSION_WITH_CONFIGS = 5
 DUPLICATE_NAME = ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+TIMED_OUT = ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
 
 
-def handle(services: Services, request: Request, message: M.CreateTopicsRequest) -> M.CreateTopicsResponse:
-    if message.timeout_ms <= 0:
-        return R(topics=[_refused(name, ProtocolError(ErrorCode.REQUEST_TIMED_OUT)) for name in _names(message)])
+def handle(services: Services, request: Request, message: M.CreateTopicsRequest) -> M.CreateTopicsResponse | None:
+    cluster = services.cluster
+    if not cluster.is_controller:
+        return R(topics=[_refused(name, ProtocolError(ErrorCode.NOT_CONTROLLER)) for name in _names(message)])
+    if message.timeout_ms <= 0 and cluster.is_alone:
+        return R(topics=[_refused(name, TIMED_OUT) for name in _names(message)])
     counts = Counter(topic.name for topic in message.topics)
     wanted = [_wanted(topic) for topic in message.topics if counts[topic.name] == 1]
-    outcomes = services.cluster.create(wanted, validate_only=message.validate_only)
-    results = dict(zip((new.name for new in wanted), outcomes, strict=True))
-    if not message.validate_only:
-        made = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
-        log_change(request, "topics created:", [f"{topic.name} ({_described(topic)})" for topic in made])
+
+    def answered(outcomes: Sequence[TopicResult]) -> None:
+        results = dict(zip((new.name for new in wanted), outcomes, strict=True))
+        if not message.validate_only:
+            made = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+            log_change(request, "topics created:", [f"{topic.name} ({_described(topic)})" for topic in made])
+        answer(request, _response(services, request, message, counts, results))
+
+    cluster.create_topics(wanted, message.timeout_ms, answered, validate_only=message.validate_only)
+    return None
+
+
+def _response(
+    services: Services,
+    request: Request,
+    message: M.CreateTopicsRequest,
+    counts: Counter[str],
+    results: Mapping[str, TopicResult],
+) -> M.CreateTopicsResponse:
     image = services.cluster.image
     with_configs = request.api_version >= FIRST_VERSION_WITH_CONFIGS
     response = R()

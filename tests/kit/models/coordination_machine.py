@@ -107,6 +107,23 @@ class CoordinationMachine(RuleBasedStateMachine):
     def change_many(self, operations: list[Operation], who: int) -> None:
         self.change(operations, who)
 
+    @rule(transactions=st.lists(st.lists(OPERATIONS, max_size=3), max_size=5), who=st.integers(0, 1))
+    def change_in_one_go(self, transactions: list[list[Operation]], who: int) -> None:
+        session = self.sessions[who]
+        wanted: list[type[StoreError] | None] = []
+        changes: list[tuple[EventKind, str]] = []
+        for operations in transactions:
+            try:
+                changes += self.model.multi(session.session_id, operations)
+                wanted.append(None)
+            except StoreError as error:
+                wanted.append(type(error))
+        outcomes = session.multi_many(transactions)
+        assert [type(each) if isinstance(each, StoreError) else None for each in outcomes] == wanted
+        for operations, outcome in zip(transactions, outcomes, strict=True):
+            assert isinstance(outcome, StoreError) or len(outcome) == len(operations)
+        self.happened(changes)
+
     def change(self, operations: list[Operation], who: int) -> None:
         session = self.sessions[who]
         wanted: type[StoreError] | None = None

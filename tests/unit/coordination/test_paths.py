@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.coordination import paths
-from kbroker.model import NO_UUID, Endpoint
+from kbroker.model import NO_UUID, Endpoint, TopicPartition
 
 TOPIC = (
     b'{"partitions":{"0":[3],"1":[3]},"topic_id":"pi_sGiBiQiChniVrKpxhHg","adding_replicas":{},'
@@ -37,6 +37,32 @@ def test_a_partitions_state_is_kafkas() -> None:
     state = paths.PartitionRegistration(leader=3, leader_epoch=0, isr=(3,), controller_epoch=1)
     assert paths.decode_partition_state("/s", STATE) == state
     assert paths.encode_partition_state(state) == STATE
+
+
+def test_a_recovering_leader_is_told_as_kafka_tells_it() -> None:
+    state = paths.PartitionRegistration(1, 5, (1,), 7, leader_recovery_state=1)
+    data = b'{"controller_epoch":7,"leader":1,"version":1,"leader_recovery_state":1,"leader_epoch":5,"isr":[1]}'
+    assert paths.encode_partition_state(state) == data
+    assert paths.decode_partition_state("/s", data) == state
+
+
+def test_adding_and_removing_replicas_are_named_only_where_there_are_some() -> None:
+    data = (
+        b'{"partitions":{"0":[1,2,3],"1":[1,2,3]},"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","adding_replicas":{"0":[3]},'
+        b'"removing_replicas":{"0":[4]},"version":3}'
+    )
+    replicas = (1, 2, 3)
+    given = paths.TopicAssignment(UUID(int=2**64 + 2), {0: replicas, 1: replicas}, {0: (3,), 1: ()}, {0: (4,), 1: ()})
+    assert paths.encode_topic(given) == data
+    assert paths.decode_topic("/t", data) == given._replace(adding={0: (3,)}, removing={0: (4,)})
+
+
+def test_a_kbroker_says_in_its_registration_that_it_is_one() -> None:
+    broker = paths.decode_broker("/brokers/ids/3", BROKER)
+    assert broker.kbroker is None
+    ours = broker._replace(kbroker="1.2.3")
+    assert json.loads(paths.encode_broker(ours)) == json.loads(BROKER) | {"kbroker": "1.2.3"}
+    assert paths.decode_broker("/brokers/ids/3", paths.encode_broker(ours)) == ours
 
 
 def test_a_brokers_registration_is_kafkas() -> None:
@@ -74,6 +100,18 @@ def test_a_registration_of_kafka_0_8_is_read() -> None:
             paths.encode_producer_id_block(paths.ProducerIdBlock(3, 0, 999)),
             b'{"version":1,"broker":3,"block_start":"0","block_end":"999"}',
         ),
+        (paths.encode_controller_epoch(5), b"5"),
+        (paths.encode_config_change("topics/foo"), b'{"version":2,"entity_path":"topics/foo"}'),
+        (paths.encode_log_dir_event(4), b'{"version":1,"broker":4,"event":1}'),
+        (
+            paths.encode_partitions([TopicPartition("t", 1), TopicPartition("u", 0)]),
+            b'{"version":1,"partitions":[{"topic":"t","partition":1},{"topic":"u","partition":0}]}',
+        ),
+        (
+            paths.encode_reassignment({TopicPartition("t", 1): (1, 2), TopicPartition("u", 0): (3,)}),
+            b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[1,2]},'
+            b'{"topic":"u","partition":0,"replicas":[3]}]}',
+        ),
     ],
 )
 def test_small_nodes_are_kafkas(written: bytes, data: bytes) -> None:
@@ -88,6 +126,40 @@ def test_configs_ids_and_blocks_are_read_back() -> None:
     assert paths.decode_producer_id_block("/p", paths.encode_producer_id_block(block)) == block
 
 
+def test_nodes_of_the_admin_and_of_notifications_are_read_back() -> None:
+    some = [TopicPartition("t", 1), TopicPartition("u", 0)]
+    assert paths.decode_partitions("/p", paths.encode_partitions(some)) == some
+    wanted = {TopicPartition("t", 1): (1, 2), TopicPartition("u", 0): (3,)}
+    assert paths.decode_reassignment("/r", paths.encode_reassignment(wanted)) == wanted
+    assert paths.decode_log_dir_event("/l", paths.encode_log_dir_event(4)) == paths.LogDirEvent(4)
+    assert paths.decode_config_change("/c", paths.encode_config_change("users/u/clients/c")) == "users/u/clients/c"
+    assert paths.decode_controller_epoch("/e", paths.encode_controller_epoch(7)) == 7
+    assert paths.sequence_of("config_change_0000000012") == 12
+
+
+def test_older_versions_of_the_nodes_are_read() -> None:
+    change = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
+    assert paths.decode_config_change("/c", change) == "topics/t"
+    assert paths.decode_controller("/controller", b"7") == paths.ControllerRegistration(7, -1)
+    without_kraft = b'{"version":1,"brokerid":3,"timestamp":"12"}'
+    assert paths.decode_controller("/controller", without_kraft) == paths.ControllerRegistration(3, 12)
+    feature = b'{"version":1,"status":1,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'
+    assert paths.decode_feature("/feature", feature) == paths.FeatureNode(True, {"f": 3})
+    assert paths.decode_feature("/feature", b'{"features":{"f":2},"version":2,"status":0}') == (False, {"f": 2})
+
+
+def test_a_kraft_controller_is_known_by_its_epoch() -> None:
+    data = b'{"version":2,"brokerid":3000,"timestamp":"12","kraftControllerEpoch":4}'
+    assert paths.decode_controller("/controller", data) == paths.ControllerRegistration(3000, 12, 4)
+    assert paths.decode_controller("/c", paths.encode_controller(3, 12)) == paths.ControllerRegistration(3, 12, -1)
+
+
+@pytest.mark.parametrize("name", ["", "config_change_", "config_change_00000000x2", "12", "config_change_\u0661" * 10])
+def test_what_is_no_sequential_node_is_named(name: str) -> None:
+    with pytest.raises(paths.StoreCorrupt):
+        paths.sequence_of(name)
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b"7", b"{}", b"[" * 100_000, b'{"partitions":{"x":[1]}}', b"\xff\xfe"]
 )
@@ -98,7 +170,19 @@ def test_rubbish_is_named_by_its_path_whoever_reads_it(data: bytes) -> None:
         paths.decode_broker,
         paths.decode_cluster_id,
         paths.decode_producer_id_block,
+        paths.decode_feature,
+        paths.decode_config_change,
+        paths.decode_partitions,
+        paths.decode_reassignment,
+        paths.decode_log_dir_event,
     ):
+        with pytest.raises(paths.StoreCorrupt, match="/some/node"):
+            decode("/some/node", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"-1", b"x", b"{}", b"99999999999999999999"])
+def test_what_is_no_controller_is_named_by_its_path(data: bytes) -> None:
+    for decode in (paths.decode_controller, paths.decode_controller_epoch):
         with pytest.raises(paths.StoreCorrupt, match="/some/node"):
             decode("/some/node", data)
 

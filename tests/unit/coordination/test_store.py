@@ -283,3 +283,51 @@ def test_an_error_says_which_path_is_in_the_way(store: Embedded | InZooKeeper) -
         with pytest.raises(wanted) as raised:
             call()
         assert raised.value.path == path
+
+
+def test_each_of_many_transactions_has_an_outcome_of_its_own(store: Embedded | InZooKeeper) -> None:
+    session = store.connect()
+    outcomes = session.multi_many(
+        [
+            [Create("/a", b"1"), Create("/a/b")],
+            [Create("/gone/x")],
+            [],
+            [Check("/a", 0), SetData("/a", b"2", 0)],
+            [Check("/a", 0), Delete("/a/b")],
+            [Delete("/")],
+            [Create("/n-", sequential=True)],
+        ]
+    )
+    assert outcomes[0] == ["/a", "/a/b"]
+    assert isinstance(outcomes[1], NoNode)
+    assert outcomes[1].path == "/gone"
+    assert outcomes[2] == []
+    assert outcomes[3] == [None, session.get("/a")[1]]
+    assert isinstance(outcomes[4], BadVersion)
+    assert isinstance(outcomes[5], NotEmpty)
+    assert outcomes[6] in (["/n-0000000000"], ["/n-0000000001"])
+    assert session.children("/a") == ["b"]
+    assert session.multi_many([]) == []
+
+
+def test_more_transactions_than_are_sent_at_once_are_done_in_order(store: Embedded | InZooKeeper) -> None:
+    session = store.connect()
+    session.create("/a", b"")
+    outcomes = session.multi_many([[SetData("/a", str(each).encode(), each)] for each in range(1000)])
+    assert [outcome[0].version for outcome in outcomes] == list(range(1, 1001))  # type: ignore[index, union-attr]
+    assert session.get("/a")[0] == b"999"
+
+
+def test_one_malformed_path_refuses_all_transactions(store: Embedded | InZooKeeper) -> None:
+    session = store.connect()
+    with pytest.raises(InvalidPath):
+        session.multi_many([[Create("/a")], [Create("b")]])
+    assert session.exists("/a") is None
+
+
+def test_many_transactions_of_a_session_that_has_ended_are_refused(store: Embedded | InZooKeeper) -> None:
+    session = store.connect()
+    session.close()
+    with pytest.raises(SessionExpired):
+        session.multi_many([[Create("/a")]])
+    assert store.connect().exists("/a") is None

@@ -357,3 +357,21 @@ def test_a_chroot_that_is_not_there_holds_nothing_until_it_is_made(zookeeper: Zo
     session.make_chroot()
     assert session.create("/a") == "/a"
     session.close()
+
+
+def test_many_changes_whose_answers_are_lost_may_all_have_been_made(line: Line) -> None:
+    session = line.connect()
+    line.lose_answer()
+    with pytest.raises(StoreUnavailable, match="the change may have been made"):
+        session.multi_many([[Create(f"/n{each}")] for each in range(50)])
+    made = line.other.children("/")
+    assert made == sorted(f"n{each}" for each in range(len(made))), "one was made without those before it"
+    assert made
+    session.create("/after")
+
+
+def test_one_transaction_that_is_too_large_refuses_all(line: Line) -> None:
+    session = line.connect()
+    with pytest.raises(StoreUnavailable, match="nothing was changed"):
+        session.multi_many([[Create("/a")], [Create("/b", bytes(2_000_000))]])
+    assert session.exists("/a") is None

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from kbroker._core.server.peer import Connection
     from kbroker.clock import Clock
     from kbroker.cluster.broker_configs import BrokerConfigs
+    from kbroker.cluster.cluster import Cluster
     from kbroker.cluster.consumer_offsets import ConsumerOffsets
     from kbroker.cluster.producer_ids import ProducerIds
-    from kbroker.cluster.topics import Topics
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
@@ -33,7 +33,7 @@ class Services:
         clock: Clock,
         node_id: int,
         cluster_id: str,
-        cluster: Topics,
+        cluster: Cluster,
         broker_configs: BrokerConfigs,
         logs: LogManager,
         groups: Callable[[], GroupCoordinator],
