@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from kbroker.model import INTERNAL_TOPICS, Endpoint, TopicPartition
+from kbroker.model import INTERNAL_TOPICS, NO_UUID, Endpoint, TopicPartition
 
 T = TypeVar("T")
 
@@ -85,7 +85,8 @@ class MetadataImage:
     """The whole metadata at one moment."""
 
     __slots__ = (
-        "broker_configs", "brokers", "cluster_id", "controller_id", "derived", "group_configs", "names", "topics",
+        "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "derived", "group_configs",
+        "names", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +100,8 @@ class MetadataImage:
     ):
         self.cluster_id = cluster_id
         self.controller_id = -1
+        self.controller_epoch = 0
+        """The epoch of the controller that a member was told of; 0 for a broker that is alone."""
         self.brokers: Mapping[int, Broker] = {}
         self.topics = topics or {}
         self.names = names or {}
@@ -130,8 +133,17 @@ class MetadataImage:
             names.pop(topics.pop(name).topic_id, None)
         for topic in changed:
             topics[topic.name] = topic
-            names[topic.topic_id] = topic.name
+            if topic.topic_id != NO_UUID:
+                names[topic.topic_id] = topic.name
         return _copied(self, topics=topics, names=names, derived={})
+
+    def with_controller(
+        self, controller_id: int, controller_epoch: int, brokers: Mapping[int, Broker]
+    ) -> MetadataImage:
+        """A copy with this controller and with the brokers that it says are alive."""
+        return _copied(
+            self, controller_id=controller_id, controller_epoch=controller_epoch, brokers=brokers, derived={}
+        )
 
     def with_broker_configs(self, entity: str, configs: Mapping[str, str]) -> MetadataImage:
         return _copied(self, broker_configs={**self.broker_configs, entity: configs}, derived={})

@@ -1,4 +1,5 @@
-"""The leader's side of replication. A single broker leads all partitions: `local_replica.py`.
+"""A partition's role on this broker, and what a leader and a follower do about it.
 
-Followers, fetchers and the in-sync set do not exist yet; their place is here.
+A member of a cluster is told the roles of its partitions by the controller: `partitions.py`, which begins with what it
+needs of the rest of the broker: `surroundings.py`. A broker that is alone leads all partitions: `local_replica.py`.
 """
