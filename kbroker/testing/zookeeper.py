@@ -33,22 +33,22 @@ class ZooKeeperMissing(Exception):
     """Raised when Java or ZooKeeper's jars are not found. The message says what was looked for, and where."""
 
 
-def properties(data: Path, port: int) -> dict[str, object]:
+def properties(data: Path, port: int, host: str = HOST) -> dict[str, object]:
     """Return the settings of a server for tests. A tickTime of 500 ms allows session timeouts from one second on."""
     return {
         "dataDir": data,
         "clientPort": port,
-        "clientPortAddress": HOST,
+        "clientPortAddress": host,
         "tickTime": 500,
         "maxSessionTimeout": 60_000,
         "admin.enableServer": "false",
     }
 
 
-def serves(port: int) -> bool:
+def serves(port: int, host: str = HOST) -> bool:
     """Return whether a ZooKeeper answers on the port."""
     try:
-        with socket.create_connection((HOST, port), timeout=1) as connection:
+        with socket.create_connection((host, port), timeout=1) as connection:
             connection.settimeout(5)
             connection.sendall(b"srvr")
             return connection.recv(1) == b"Z"  # "Zookeeper version: ..."; else it says that it does not serve yet

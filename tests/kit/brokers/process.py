@@ -16,6 +16,7 @@ from typing import Self
 
 from kbroker.testing.lifeline import Lifeline
 from kbroker.testing.reserved_port import ReservedPort
+from tests.kit.brokers.hosts import LOOPBACK, Host
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -32,10 +33,10 @@ def free_port() -> int:
     return KEPT[-1].port
 
 
-def serves(port: int) -> bool:
+def serves(port: int, address: str = "127.0.0.1") -> bool:
     """Whether an ApiVersions request to `port` is answered."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.create_connection((address, port), timeout=1) as connection:
             connection.settimeout(5)
             connection.sendall(API_VERSIONS_V0)
             return len(connection.recv(4)) > 0
@@ -62,10 +63,12 @@ class ServerProcess:
 
     start_timeout_s = START_TIMEOUT_S
 
-    def __init__(self, folder: Path | None = None):
+    def __init__(self, folder: Path | None = None, host: Host = LOOPBACK):
         self.owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="kbroker-test-"))
-        self._reserved = ReservedPort("127.0.0.1")
+        self.host = host
+        with host.entered():
+            self._reserved = ReservedPort(host.address)
         self.port = self._reserved.port
         self.process: subprocess.Popen[bytes] | None = None
         self._lifeline = Lifeline()
@@ -74,7 +77,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -102,14 +105,23 @@ class ServerProcess:
         command = self.command()
         self.folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        with (self.folder / "output.txt").open("ab") as output:
+        with self.host.entered(), (self.folder / "output.txt").open("ab") as output:
             self.process = self._lifeline.start(command, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
-        while not self.is_ready():
+        self.await_ready(started)
+
+    def await_ready(self, started: float) -> None:
+        """Wait for the process, started at this time of the performance counter, until it serves."""
+        assert self.process is not None
+        while not self._serves():
             if self.process.poll() is not None or time.perf_counter() - started > self.start_timeout_s:
                 what = f"{type(self).__name__} did not start (exit code {self.process.poll()})"
                 raise RuntimeError(f"{what}:\n{self.output[-4000:]}")
             time.sleep(0.002)
         self.ready_s = time.perf_counter() - started
+
+    def _serves(self) -> bool:
+        with self.host.entered():
+            return self.is_ready()
 
     def stop(self) -> int:
         """Stop the server with SIGTERM and return its exit code. If it does not stop in time, kill it and raise."""

@@ -43,13 +43,13 @@ class ZooKeeperProcess(ServerProcess):
     """A ZooKeeper server of the release that comes with Kafka 3.9.1."""
 
     def command(self) -> list[str]:
-        settings = zookeeper.properties(self.data, self.port)
+        settings = zookeeper.properties(self.data, self.port, self.host.address)
         properties = write_properties(self.folder / "zookeeper.properties", settings)
         machine = java(KafkaInMemory.classpath(), *zookeeper.JAVA_OPTIONS)
         return [*machine, zookeeper.MAIN_CLASS, str(properties)]
 
     def is_ready(self) -> bool:
-        return zookeeper.serves(self.port)
+        return zookeeper.serves(self.port, self.host.address)
 
     def expire(self, session: ZooKeeperStore) -> None:
         """End a session, as this server does with one it hears nothing from: by closing it elsewhere. Returns when the
