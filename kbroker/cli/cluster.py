@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   kbroker cluster status
+  kbroker cluster status --watch
   kbroker cluster status --json -b broker.example.org:9092
   kbroker cluster import --zookeeper localhost:2181 --data /var/lib/kafka --dry-run
   kbroker cluster import --zookeeper zk1:2181,zk2:2181/kafka --data /disk1/kafka --data /disk2/kafka
@@ -36,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     status = actions.add_parser(
         "status", help="brokers, topics, groups, log directories and their free space; 1 if anything is not ready"
     )
+    status.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
     add_cluster(status)
     args.add_json(status)
     importing = actions.add_parser("import", help="from Kafka's ZooKeeper into the log directory of a broker")

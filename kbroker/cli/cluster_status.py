@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import json
 import re
+import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.cli.client_options import connect
@@ -18,13 +21,17 @@ from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
 from kbroker.client.admin.admin_client import AdminClient
-from kbroker.client.admin.results import Broker, ClusterDescription, LogDirDescription
-from kbroker.client.errors import BrokerError, ConnectionFailed, PartialFailure
-from kbroker.errors import ErrorCode
+from kbroker.client.admin.results import Broker, ClusterDescription, LogDirDescription, TopicDescription
+from kbroker.client.errors import ClientError, PartialFailure
+from kbroker.model import TopicPartition
 from kbroker.net.addresses import parse_bootstrap
 
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
+EVERY_S = 2.0
+"""The pause between two looks with --watch."""
+MOST_LAGGING = 10
+"""How many replicas that are not in sync are printed by name."""
 EVERY_ADDRESS = ("", "0.0.0.0", "::")
 ABOUT = re.compile(r"^kbroker_info\{([^}\n]*)\}", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,35 +39,71 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 def run(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
-        status = _status(admin)
-    if arguments.json:
-        print_json(status)
-    else:
-        _print_status(status)
-    return 0 if status["ready"] else FAILED
+        while True:
+            status = _status(admin)
+            if arguments.json:
+                print(json.dumps(status), flush=True) if arguments.watch else print_json(status)
+            else:
+                _print_status(status)
+            if not arguments.watch:
+                return 0 if status["ready"] else FAILED
+            time.sleep(EVERY_S)
+            print(flush=True)
 
 
 def _status(admin: AdminClient) -> dict[str, Any]:
     cluster = admin.describe_cluster()
     directories = _log_dirs(admin)
-    brokers = [_broker(admin, cluster, broker, directories.get(broker.node_id)) for broker in cluster.brokers]
     names = admin.list_topics(internal=True)
     topics = admin.describe_topics(names).values() if names else ()
     partitions = [partition for topic in topics for partition in topic.partitions]
+    led = Counter(partition.leader for partition in partitions)
+    brokers = [
+        _broker(admin, cluster, broker, directories.get(broker.node_id)) | {"leads": led[broker.node_id]}
+        for broker in cluster.brokers
+    ]
     groups = Counter(group.state or "of no known state" for group in admin.list_groups())
     offline = sum(partition.leader < 0 for partition in partitions)
+    under_replicated = sum(len(each.in_sync) < len(each.replicas) for each in partitions)
     return {
-        "ready": bool(brokers) and not offline and all(broker["ready"] for broker in brokers),
+        "ready": bool(brokers) and not offline and not under_replicated and all(each["ready"] for each in brokers),
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
         "brokers": brokers,
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": len(partitions),
-        "under_replicated_partitions": sum(len(each.in_sync) < len(each.replicas) for each in partitions),
+        "under_replicated_partitions": under_replicated,
         "offline_partitions": offline,
+        "lagging": _lagging(topics, directories, {broker.node_id for broker in cluster.brokers}),
         "groups": dict(sorted(groups.items())),
     }
+
+
+def _lagging(
+    topics: Iterable[TopicDescription], directories: Mapping[int, tuple[LogDirDescription, ...]], alive: set[int]
+) -> list[dict[str, Any]]:
+    """Return the replicas that are not in sync, and by how many offsets they lag; None where nobody tells."""
+    lags = {
+        (node_id, at): replica.lag
+        for node_id, found in directories.items()
+        for directory in found
+        for at, replica in directory.replicas.items()
+        if not replica.is_future
+    }
+    return [
+        {
+            "topic": topic.name,
+            "partition": each.partition,
+            "broker": node_id,
+            "alive": node_id in alive,
+            "lag": lags.get((node_id, TopicPartition(topic.name, each.partition))),
+        }
+        for topic in topics
+        for each in topic.partitions
+        for node_id in each.replicas
+        if node_id not in each.in_sync
+    ]
 
 
 def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
@@ -69,10 +112,8 @@ def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
         return admin.describe_log_dirs()
     except PartialFailure as error:
         return error.results
-    except BrokerError as error:
-        if error.code != ErrorCode.UNSUPPORTED_VERSION:
-            raise
-        return {}
+    except ClientError:
+        return {}  # brokers before Kafka 1.0, or ones that are gone
 
 
 def _broker(
@@ -82,7 +123,7 @@ def _broker(
     settings: dict[str, str | None] = {}
     try:
         settings = {name: each.value for name, each in admin.describe_broker_config(broker.node_id).items()}
-    except (BrokerError, ConnectionFailed) as error:
+    except ClientError as error:
         problems.append(str(error))
     problems += [str(each.error) for each in directories or () if each.error is not None]
     version, said = _by_http(cluster, broker, settings.get(HTTP_ADDRESS) or "")
@@ -149,6 +190,8 @@ def _print_status(status: dict[str, Any]) -> None:
         print(f"broker {broker['id']} at {broker['address']}{rack}{version}: {ready}")
         for problem in broker["problems"]:
             print(f"  {problem}")
+        if len(status["brokers"]) > 1:
+            print(f"  leads {broker['leads']:,} of {counted(status['partitions'], 'partition')}")
         if broker["listeners"]:
             print(f"  listeners {', '.join(broker['listeners'])}")
     print(
@@ -156,6 +199,12 @@ def _print_status(status: dict[str, Any]) -> None:
         f"{counted(status['partitions'], 'partition')}, {status['under_replicated_partitions']} under-replicated, "
         f"{status['offline_partitions']} without a leader"
     )
+    for each in status["lagging"][:MOST_LAGGING]:
+        how = f"is {each['lag']:,} offsets behind" if each["alive"] and each["lag"] is not None else "is not in sync"
+        gone = "" if each["alive"] else ", its broker is not there"
+        print(f"  {each['topic']}-{each['partition']} on broker {each['broker']} {how}{gone}")
+    if len(status["lagging"]) > MOST_LAGGING:
+        print(f"  and {len(status['lagging']) - MOST_LAGGING:,} more replicas")
     states = ", ".join(f"{count} {state}" for state, count in status["groups"].items())
     print(f"{counted(sum(status['groups'].values()), 'group')}{': ' + states if states else ''}")
     rows = [

@@ -22,6 +22,7 @@ COMMANDS = {
     "groups": "list, describe and delete consumer groups, move their offsets",
     "transactions": "list and describe transactions, find and abort those that hang",
     "configs": "show and change settings of topics, brokers and groups",
+    "reassign": "move replicas to other brokers when brokers come or go",
     "cluster": "show how a cluster is; take over a Kafka's topics and settings from its ZooKeeper",
     "dump-log": "print what is in the files of a log directory",
     "verify-log": "check the files of log directories, and say at which byte something is wrong",

@@ -25,7 +25,7 @@ from kbroker.cli.topic_facts import (
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.results import ConfigEntry, TopicDescription
 from kbroker.client.errors import BrokerError
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 
 EXAMPLES = """examples:
@@ -33,7 +33,9 @@ EXAMPLES = """examples:
   kbroker topics create views --partitions 4 --config retention.ms=86400000
   kbroker topics describe views --json
   kbroker topics alter views --partitions 8
+  kbroker topics create views --replication-factor 3 --config min.insync.replicas=2
   kbroker topics delete views
+  kbroker topics elect-leaders
   kbroker topics delete-records views:0,2 --before-offset 1000
   kbroker topics delete-records views --before-time 2026-01-31T12:00:00 --execute
 """
@@ -80,9 +82,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     before.add_argument("--all", action="store_true", help="all that is there now")
     args.add_execution(shortening)
-    for action in (listing, creating, describing, deleting, altering, shortening):
+    electing = actions.add_parser("elect-leaders", help="make the preferred replicas the leaders of their partitions")
+    electing.add_argument(
+        "topic", nargs="*", type=topic_partitions, metavar="TOPIC[:PARTITIONS]", help="default: all, internal ones too"
+    )
+    electing.add_argument(
+        "--unclean",
+        action="store_true",
+        help="where no replica in sync is alive, elect another: records that only those have are lost",
+    )
+    for action in (listing, creating, describing, deleting, altering, shortening, electing):
         add_cluster(action)
-    for action in (listing, describing, shortening):
+    for action in (listing, describing, shortening, electing):
         args.add_json(action)
 
 
@@ -94,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         "delete": _delete,
         "alter": _alter,
         "delete-records": _delete_records,
+        "elect-leaders": _elect_leaders,
     }
     with connect(arguments) as admin:
         actions[arguments.action](admin, arguments)
@@ -242,6 +254,26 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 def _words(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
+
+
+def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    chosen = chosen_partitions(admin, arguments.topic) if arguments.topic else None
+    if arguments.unclean and chosen is None:
+        raise KbrokerError("--unclean loses records: name the partitions, as in views:0,2")
+    changed = [at for at, has_changed in admin.elect_leaders(chosen, unclean=arguments.unclean).items() if has_changed]
+    topics = admin.describe_topics({at.topic for at in changed}) if changed else {}
+    leaders = {
+        TopicPartition(topic.name, each.partition): each.leader
+        for topic in topics.values()
+        for each in topic.partitions
+    }
+    rows = [{"topic": at.topic, "partition": at.partition_id, "leader": leaders.get(at)} for at in sorted(changed)]
+    if arguments.json:
+        print_json(rows)
+    elif rows:
+        print_table(["topic", "partition", "new leader"], ([*row.values()] for row in rows))
+    else:
+        print("every leader is the right one already")
 
 
 def _delete_records(admin: AdminClient, arguments: argparse.Namespace) -> None:

@@ -3,6 +3,8 @@
 Takes log directories, directories of partitions and single files; writes nothing. A broker may be running on them: what
 it is writing at the moment is no finding. Exit code 0: nothing is wrong; 1: something is. Nothing is repaired: a broker
 repairs what it can when it starts.
+
+With --replicas the replicas of each partition are compared with each other instead.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from kbroker.cli import verify_replicas
 from kbroker.inspection.directory_check import Verifier
 
 EXAMPLES = """examples:
@@ -20,6 +23,8 @@ EXAMPLES = """examples:
   kbroker verify-log disk1/data disk2/data           ids must agree over all of them
   kbroker verify-log data/views-0 data/views-1/00000000000000000000.index
   kbroker verify-log --json data | jq .file
+  kbroker verify-log --replicas -b broker1:9092 views      what the brokers that run have
+  kbroker verify-log --replicas broker1/data broker2/data  what stopped brokers have
 """
 WHAT_TO_DO = (
     "a start makes anew what the log tells (indexes, epochs, snapshots) and cuts a log after an unclean stop only;"
@@ -30,17 +35,23 @@ _EVERY_S = 0.2
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", nargs="+", type=Path, metavar="PATH", help="log directory, directory of a partition, or file"
+        "path", nargs="*", metavar="PATH", help="log directory, directory of a partition, or file; see --replicas"
     )
+    verify_replicas.configure(parser)
+    parser.set_defaults(refuse=parser.error)
     parser.add_argument("--compacted", action="store_true", help="offsets may be missing, whatever the directory tells")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each finding")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.replicas:
+        return verify_replicas.run(arguments)
+    if not arguments.path:
+        arguments.refuse("the following arguments are required: PATH")
     progress = ProgressLine()
     verifier = Verifier(has_gaps=arguments.compacted, progress=progress.advance)
     count = 0
-    for path in arguments.path:
+    for path in map(Path, arguments.path):
         for finding in verifier.check(path):
             progress.clear()
             count += 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker._core.wire import message_set, record_batch
 from kbroker._core.wire.crc import crc32c_of
@@ -37,7 +38,9 @@ CONTROL_TYPES = {
 
 _OVERHEAD = struct.Struct(">qi")
 _OLD_HEADER = struct.Struct(">qiIbb")
-_MAGIC_AT, _CRC_AT, _CRC_FROM = 16, 17, 21
+_BASE_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_MAGIC_AT, _CRC_AT, _CRC_FROM, _DELTA_AT = 16, 17, 21, 23
 _SMALLEST = {0: 14, 1: 22, 2: 49}  # length by magic
 _DELETE_HORIZON = 0x40
 _END_MARKER = struct.Struct(">hi")
@@ -54,6 +57,36 @@ class LogOptions:
     """Show the records' keys, values and headers."""
     max_bytes: int | None = None
     """Show only batches that end within this many bytes from the file's start."""
+
+
+class BatchBytes(NamedTuple):
+    """A batch, or a message of magic 0 or 1, as it is in the log."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+def batch_bytes(data: bytes) -> BatchBytes:
+    """Return the batch of these bytes with its offsets. A message of magic 0 or 1 tells only its last offset."""
+    (base_offset,) = _BASE_OFFSET.unpack_from(data)
+    (delta,) = _LAST_OFFSET_DELTA.unpack_from(data, _DELTA_AT) if data[_MAGIC_AT] == 2 else (0,)
+    return BatchBytes(base_offset, base_offset + delta, data)
+
+
+def read_batch_bytes(path: Path) -> Iterator[BatchBytes]:
+    """Yield the batches of a log as they are, up to bytes that cannot be one. Raises OSError if it cannot be read."""
+    fd = open_regular(str(path))
+    try:
+        size, position = os.fstat(fd).st_size, 0
+        while position < size:
+            data, problem = _next(fd, position, size)
+            if problem is not None:
+                return
+            yield batch_bytes(data)
+            position += len(data)
+    finally:
+        os.close(fd)
 
 
 def read_log(path: Path, options: LogOptions) -> Found:

@@ -255,6 +255,10 @@ def administer(options: dict[str, Any]) -> None:
             lambda: admin.list_offsets(PARTITIONS),
             lambda: admin.delete_records({PARTITIONS[0]: 1}),
             lambda: admin.describe_producers(PARTITIONS),
+            admin.elect_leaders,
+            lambda: admin.alter_partition_reassignments({PARTITIONS[0]: [0]}),
+            admin.list_partition_reassignments,
+            lambda: admin.fetch_replica(PARTITIONS[0], 0, 0),
         )
 
 

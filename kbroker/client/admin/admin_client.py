@@ -17,17 +17,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kbroker.client.admin import brokers, configs, groups, log_dirs, offsets, topics, transactions
+from kbroker.client.admin import brokers, configs, groups, log_dirs, offsets, replicas, topics, transactions
 from kbroker.client.admin.results import (
     ClusterDescription,
     ConfigEntry,
     Features,
+    FetchedBatches,
     GroupDescription,
     GroupListing,
     LogDirDescription,
     NewTopic,
     OffsetAndTimestamp,
     ProducerState,
+    Reassignment,
     ReplicaLogDir,
     TopicDescription,
     TopicPartitionReplica,
@@ -129,6 +131,52 @@ class AdminOperations:
         `assignments`: the node ids of the replicas of each new partition. `validate_only`: check, and change nothing.
         """
         await topics.create_partitions(self._cluster, topic, total, assignments, validate_only)
+
+    # --- replicas -------------------------------------------------------------------------------------------
+
+    @operation
+    async def elect_leaders(
+        self, partitions: Iterable[Partition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, bool]:
+        """Make the preferred replica of each partition its leader. Returns whether the leader has changed.
+
+        `partitions` None: of all partitions; the result then has only those that needed an election. `unclean`: elect a
+        leader where no replica in sync is alive, although records may be lost (KIP-460; Kafka 2.4). A partition
+        whose preferred replica is not in sync or not alive has the error PREFERRED_LEADER_NOT_AVAILABLE.
+        """
+        chosen = None if partitions is None else partitions_of(partitions)
+        return await replicas.elect(self._cluster, chosen, unclean=unclean)
+
+    @operation
+    async def alter_partition_reassignments(
+        self,
+        wanted: Mapping[TopicPartition, Sequence[int] | None] | Mapping[tuple[str, int], Sequence[int] | None],
+    ) -> None:
+        """Begin to move partitions to the brokers with these node ids, the preferred leader first (Kafka 2.4).
+        None in place of the node ids cancels a move that is under way. Returns when the move has begun;
+        `list_partition_reassignments` tells what is not done yet. A partition that does not move has the error
+        NO_REASSIGNMENT_IN_PROGRESS when its move is cancelled.
+        """
+        await replicas.reassign(self._cluster, {partition_of(at): ids for at, ids in wanted.items()})
+
+    @operation
+    async def list_partition_reassignments(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Return the partitions whose replicas are moving (Kafka 2.4). `partitions`: only these are looked at."""
+        return await replicas.reassignments(self._cluster, None if partitions is None else partitions_of(partitions))
+
+    @operation
+    async def fetch_replica(
+        self, partition: Partition, node_id: int, offset: int, *, max_bytes: int = 8 << 20
+    ) -> FetchedBatches:
+        """Read record batches as they are in the log of one replica, leader or follower (KIP-392; Kafka 2.4).
+
+        The first batch is the one that has `offset`, whatever its size; others follow up to `max_bytes`. Only what the
+        replica knows to be committed is read. Below the log's start or above its end there are no batches, and the
+        result tells where it begins. An older broker refuses with UNSUPPORTED_VERSION.
+        """
+        return await replicas.fetch(self._cluster, partition_of(partition), node_id, offset, max_bytes)
 
     # --- settings -------------------------------------------------------------------------------------------
 

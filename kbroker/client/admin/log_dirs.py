@@ -21,7 +21,11 @@ async def describe(cluster: Cluster, node_ids: Collection[int] | None) -> dict[i
     async def attempt(left: list[int]) -> dict[int, tuple[LogDirDescription, ...] | ClientError]:
         found: dict[int, tuple[LogDirDescription, ...] | ClientError] = {}
         for node_id in left:
-            answer = await cluster.call(M.DescribeLogDirsRequest(topics=None), node_id)
+            try:
+                answer = await cluster.call(M.DescribeLogDirsRequest(topics=None), node_id)
+            except ClientError as error:
+                found[node_id] = error
+                continue
             if answer.error_code:
                 found[node_id] = refusal(answer.error_code, None, f"log directories of broker {node_id}")
                 continue

@@ -129,6 +129,27 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition's replicas while they move: all node ids that have one or get one, those added, and those removed."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Record batches of one replica as they are in its log. The last one may be cut off.
+
+    `high_watermark` and `log_start_offset` are as that replica knows them.
+    """
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One setting. `value` is None when it is not set, or secret. `source` is where it comes from, by Kafka's name."""
 

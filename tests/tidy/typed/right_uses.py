@@ -367,6 +367,11 @@ def administer_more(admin: AdminClient) -> None:
     print([each.producer_id for each in admin.describe_producers([A0])[A0]])
     print(admin.describe_transaction("t").state, admin.describe_transactions(["t"])["t"].producer_epoch)
     admin.fence_producers(["t"])
+    assert_type(admin.elect_leaders([A0, ("a", 1)], unclean=True), dict[TopicPartition, bool])
+    admin.alter_partition_reassignments({("a", 0): [1, 2], ("a", 1): None})
+    admin.alter_partition_reassignments({A0: [1, 2]})
+    print(admin.list_partition_reassignments()[A0].adding, admin.list_partition_reassignments([A0]))
+    print(admin.fetch_replica(A0, 1, 0, max_bytes=1000).high_watermark)
     admin.end_transactions([PreparedTransaction("t", 1, 0, 2)], commit=True)
 
 

@@ -1,0 +1,302 @@
+"""Move replicas to other brokers: plan it when brokers come or go, carry it out, watch it, cancel it.
+
+A plan is a file in the format of Kafka's kafka-reassign-partitions, which takes it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kbroker.cli import arguments as args
+from kbroker.cli.client_options import add_cluster, connect
+from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
+from kbroker.cli.progress import in_units
+from kbroker.cli.replication_throttle import lift_throttle, set_throttle
+from kbroker.cli.topic_facts import Chosen, chosen_partitions, described, replica_sizes, topic_partitions
+from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.results import Reassignment
+from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.errors import ErrorCode, KbrokerError
+from kbroker.model import TopicPartition
+from kbroker.rules.rebalance import Move, Placed, plan_moves
+
+EXAMPLES = """examples:
+  kbroker reassign plan                              brokers have come: every broker gets its share
+  kbroker reassign plan --without 3 --execute        broker 3 is to go
+  kbroker reassign plan views --replication-factor 3 --output plan.json
+  kbroker reassign execute plan.json --throttle 50   at most 50 MB/s on each broker
+  kbroker reassign status --watch
+  kbroker reassign cancel
+"""
+MEGABYTE = 1_000_000
+EVERY_S = 2.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    planning = actions.add_parser("plan", help="show which replicas would move; with --execute begin to move them")
+    planning.add_argument(
+        "topic", nargs="*", type=topic_partitions, metavar="TOPIC[:PARTITIONS]", help="default: all, internal ones too"
+    )
+    planning.add_argument("--on", type=_ids, metavar="IDS", help="brokers that may have replicas (default: all)")
+    planning.add_argument("--without", type=_ids, default=[], metavar="IDS", help="brokers that are to have none")
+    planning.add_argument("--replication-factor", type=args.positive, metavar="N", help="default: as it is")
+    planning.add_argument("--output", type=Path, metavar="FILE", help="write the plan to a file, for `execute`")
+    executing = actions.add_parser("execute", help="begin to move replicas as a file says")
+    executing.add_argument("plan", type=Path, metavar="FILE", help="the file; - for the standard input")
+    for action in (planning, executing):
+        action.add_argument(
+            "--throttle", type=args.positive_seconds, metavar="MB/S",
+            help="copy at most so many megabytes a second from and to each broker; `status` lifts it at the end",
+        )  # fmt: skip
+    status = actions.add_parser("status", help="what is moving, and how much of it is left; 1 while something moves")
+    status.add_argument("--watch", action="store_true", help="until nothing moves any more")
+    cancelling = actions.add_parser("cancel", help="stop moves that are under way; replicas stay where they were")
+    cancelling.add_argument(
+        "topic", nargs="*", type=topic_partitions, metavar="TOPIC[:PARTITIONS]", help="default: all"
+    )
+    args.add_execution(planning)
+    for action in (planning, executing, status, cancelling):
+        add_cluster(action)
+        args.add_json(action)
+
+
+def _ids(text: str) -> list[int]:
+    return args.partition_list(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    actions = {"plan": _plan, "execute": _execute, "status": _status, "cancel": _cancel}
+    with connect(arguments) as admin:
+        return actions[arguments.action](admin, arguments)
+
+
+# --- plan and execute -------------------------------------------------------------------------------------------------
+
+
+def _plan(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    racks = _allowed_racks(admin, arguments.on, arguments.without)
+    placed = _placed(admin, arguments.topic)
+    moves = plan_moves(placed, racks, replication_factor=arguments.replication_factor)
+    plan = {move.placed.partition: move.replicas for move in moves}
+    if arguments.output is not None:
+        arguments.output.write_text(_encoded(plan) + "\n")
+    if arguments.json:
+        print_json([_as_dict(move) for move in moves])
+    else:
+        _print_plan(moves)
+    if arguments.execute:
+        _begin(admin, plan, arguments.throttle)
+    elif moves and not arguments.dry_run and arguments.output is None:
+        remind_of_execute()
+    return 0
+
+
+def _allowed_racks(admin: AdminClient, on: Sequence[int] | None, without: Sequence[int]) -> dict[int, str | None]:
+    there = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
+    unknown = sorted(set(on or ()) - there.keys())
+    if unknown:
+        raise KbrokerError(
+            f"--on: broker {unknown[0]} is not in the cluster; it has {', '.join(map(str, sorted(there)))}"
+        )
+    allowed = {each: rack for each, rack in there.items() if (on is None or each in on) and each not in without}
+    if not allowed:
+        raise KbrokerError("no broker is left that may have replicas")
+    return allowed
+
+
+def _placed(admin: AdminClient, chosen: Sequence[Chosen]) -> list[Placed]:
+    """The chosen partitions with their replicas and sizes. The size is that of the largest replica."""
+    names = list(dict.fromkeys(name for name, _ in chosen)) or admin.list_topics(internal=True)
+    topics = described(admin, names)
+    wanted = set(chosen_partitions(admin, chosen)) if chosen else None
+    sizes: dict[TopicPartition, int] = {}
+    for (_, at), size in replica_sizes(admin).items():
+        sizes[at] = max(size, sizes.get(at, 0))
+    return [
+        Placed(at, each.replicas, sizes.get(at, 0))
+        for topic in topics.values()
+        for each in topic.partitions
+        for at in [TopicPartition(topic.name, each.partition)]
+        if wanted is None or at in wanted
+    ]
+
+
+def _print_plan(moves: Sequence[Move]) -> None:
+    if not moves:
+        print("nothing has to move")
+        return
+    print_table(
+        ["partition", "replicas", "new replicas", "to copy"],
+        [
+            [
+                str(move.placed.partition),
+                _words(move.placed.replicas),
+                _words(move.replicas),
+                in_units(move.copied_bytes),
+            ]
+            for move in moves
+        ],
+    )
+    total = sum(move.copied_bytes for move in moves)
+    print(f"{counted(len(moves), 'partition')}, {in_units(total)} to copy")
+
+
+def _as_dict(move: Move) -> dict[str, Any]:
+    return {
+        "topic": move.placed.partition.topic,
+        "partition": move.placed.partition.partition_id,
+        "replicas": list(move.placed.replicas),
+        "new_replicas": list(move.replicas),
+        "bytes_to_copy": move.copied_bytes,
+    }
+
+
+def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    name = str(arguments.plan)
+    plan = _decoded(name, sys.stdin.read() if name == "-" else arguments.plan.read_text())
+    _begin(admin, plan, arguments.throttle)
+    if arguments.json:
+        print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in plan.items()])
+    return 0
+
+
+def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], megabytes: float | None) -> None:
+    if not plan:
+        return
+    if megabytes is not None:
+        set_throttle(admin, plan, int(megabytes * MEGABYTE))
+    admin.alter_partition_reassignments(plan)
+    print_note(f"{counted(len(plan), 'partition')} began to move; kbroker reassign status tells how far they are")
+
+
+def _encoded(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
+    rows = [{"topic": at.topic, "partition": at.partition_id, "replicas": list(ids)} for at, ids in plan.items()]
+    return json.dumps({"version": 1, "partitions": rows})
+
+
+def _decoded(name: str, text: str) -> dict[TopicPartition, list[int]]:
+    """Parse a plan. Raises KbrokerError, which names the file and what is wrong in it."""
+    try:
+        plan = json.loads(text)
+    except ValueError as error:
+        raise KbrokerError(f"{name} is no plan: {error}") from None
+    rows = plan.get("partitions") if isinstance(plan, dict) else None
+    if not isinstance(rows, list):
+        raise KbrokerError(f'{name} is no plan: it has no "partitions"')
+    found: dict[TopicPartition, list[int]] = {}
+    for number, row in enumerate(rows):
+        fields = row if isinstance(row, dict) else {}
+        topic, partition, replicas = fields.get("topic"), fields.get("partition"), fields.get("replicas")
+        if not (
+            isinstance(topic, str)
+            and isinstance(partition, int)
+            and isinstance(replicas, list)
+            and all(isinstance(each, int) for each in replicas)
+        ):
+            raise KbrokerError(f'{name} is no plan: entry {number} is not {{"topic", "partition", "replicas"}}')
+        at = TopicPartition(topic, partition)
+        if at in found:
+            raise KbrokerError(f"{name}: {at} is in it twice")
+        found[at] = replicas
+    return found
+
+
+# --- status and cancel ------------------------------------------------------------------------------------------------
+
+
+def _status(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    while True:
+        rows = _moving(admin)
+        if arguments.json:
+            print(json.dumps(rows) if arguments.watch else json.dumps(rows, indent=2), flush=True)
+        else:
+            _print_moving(rows)
+        if not rows:
+            lift_throttle(admin)
+        if not rows or not arguments.watch:
+            return 1 if rows else 0
+        time.sleep(EVERY_S)
+
+
+def _moving(admin: AdminClient) -> list[dict[str, Any]]:
+    moving = admin.list_partition_reassignments()
+    if not moving:
+        return []
+    sizes = replica_sizes(admin)
+    topics = admin.describe_topics({at.topic for at in moving})
+    leaders = {
+        TopicPartition(topic.name, each.partition): each.leader
+        for topic in topics.values()
+        for each in topic.partitions
+    }
+    return [_progress(at, each, sizes, leaders.get(at, -1)) for at, each in sorted(moving.items())]
+
+
+def _progress(
+    at: TopicPartition, moving: Reassignment, sizes: Mapping[tuple[int, TopicPartition], int], leader: int
+) -> dict[str, Any]:
+    whole = sizes.get((leader, at), 0)
+    copied = [min(whole, sizes.get((each, at), 0)) for each in moving.adding]
+    return {
+        "topic": at.topic,
+        "partition": at.partition_id,
+        "replicas": list(moving.replicas),
+        "adding": list(moving.adding),
+        "removing": list(moving.removing),
+        "bytes": whole * len(moving.adding),
+        "bytes_copied": sum(copied),
+    }
+
+
+def _print_moving(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        print("nothing is moving")
+        return
+    print_table(
+        ["partition", "replicas", "adding", "removing", "copied", "of"],
+        [
+            [
+                str(TopicPartition(row["topic"], row["partition"])),
+                _words(row["replicas"]),
+                _words(row["adding"]),
+                _words(row["removing"]),
+                in_units(row["bytes_copied"]),
+                in_units(row["bytes"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _cancel(admin: AdminClient, arguments: argparse.Namespace) -> int:
+    moving = admin.list_partition_reassignments()
+    chosen = set(chosen_partitions(admin, arguments.topic)) if arguments.topic else set(moving)
+    cancelled = sorted(chosen & moving.keys())
+    try:
+        if cancelled:
+            admin.alter_partition_reassignments(dict.fromkeys(cancelled))
+    except BrokerError as error:
+        _forgive_what_is_done(error)
+    if arguments.json:
+        print_json([{"topic": at.topic, "partition": at.partition_id} for at in cancelled])
+    else:
+        print(f"{counted(len(cancelled), 'move')} cancelled")
+    return 0
+
+
+def _forgive_what_is_done(error: BrokerError) -> None:
+    """Raise `error` unless it only says that moves have ended by themselves meanwhile."""
+    errors: Iterable[Any] = error.errors.values() if isinstance(error, PartialFailure) else [error]
+    if any(each.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS for each in errors):
+        raise error
+
+
+def _words(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,0 +1,185 @@
+"""Plans which brokers have the replicas of which partitions, when brokers come or go or replicas are to be spread anew.
+
+A plan moves as little as it can: a replica stays where it is unless its broker has to be left, or has so much more than
+another that moving the replica brings both nearer to the average. Replicas of a partition are in as many racks as they
+can be. Pure functions of their arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.errors import KbrokerError
+from kbroker.model import TopicPartition
+
+Replicas = tuple[int, ...]
+
+
+class CannotPlan(KbrokerError):
+    """The replicas cannot be placed as asked for; the message says why."""
+
+
+class Placed(NamedTuple):
+    """A partition with its replicas, the preferred leader first. `size` is the bytes of one replica."""
+
+    partition: TopicPartition
+    replicas: Replicas
+    size: int
+
+
+class Move(NamedTuple):
+    """A partition whose replicas change."""
+
+    placed: Placed
+    replicas: Replicas
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        return tuple(each for each in self.replicas if each not in self.placed.replicas)
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        return tuple(each for each in self.placed.replicas if each not in self.replicas)
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes that are copied to brokers for it."""
+        return len(self.added) * self.placed.size
+
+
+def plan_moves(
+    partitions: Iterable[Placed],
+    racks: Mapping[int, str | None],
+    *,
+    replication_factor: int | None = None,
+) -> list[Move]:
+    """Return the moves after which only the brokers in `racks` have replicas, and each has its share.
+
+    `racks` has the rack of each broker that may have replicas. `replication_factor` replaces the number of replicas
+    that each partition has now. Raises CannotPlan if there are fewer brokers than replicas of one partition.
+    """
+    given = list(partitions)
+    plan = _Plan(racks)
+    for each in sorted(given, key=lambda each: (-each.size, each.partition)):
+        count = len(each.replicas) if replication_factor is None else replication_factor
+        if count > len(racks):
+            raise CannotPlan(f"{each.partition}: {count} replicas need as many brokers, and there are {len(racks)}")
+        plan.take(each, count)
+    plan.fill()
+    plan.even_out()
+    plan.spread_leaders()
+    return [
+        Move(each, plan.replicas[each.partition]) for each in given if plan.replicas[each.partition] != each.replicas
+    ]
+
+
+class _Plan:
+    """Replicas while they are being placed, and what each broker has of them."""
+
+    def __init__(self, racks: Mapping[int, str | None]):
+        self.replicas: dict[TopicPartition, Replicas] = {}
+        # A broker without a rack is a rack of its own.
+        self._racks: Mapping[int, str | int] = {each: each if rack is None else rack for each, rack in racks.items()}
+        self._sizes: dict[TopicPartition, int] = {}
+        self._missing: list[tuple[TopicPartition, int]] = []
+        self._bytes: dict[int, int] = dict.fromkeys(racks, 0)
+        self._counts: dict[int, int] = dict.fromkeys(racks, 0)
+        self._here: dict[int, set[TopicPartition]] = {each: set() for each in racks}
+
+    def take(self, placed: Placed, count: int) -> None:
+        """Keep up to `count` of the partition's replicas that are on brokers of the plan; `fill` adds the others."""
+        self._sizes[placed.partition] = placed.size
+        kept = [each for each in placed.replicas if each in self._racks]
+        while len(kept) > count:
+            shared = Counter(self._racks[each] for each in kept)
+            # The preferred leader stays; of the others the one that shares its rack with most goes first.
+            kept.remove(max(kept[1:], key=lambda each: (shared[self._racks[each]], kept.index(each))))
+        self.replicas[placed.partition] = ()
+        for each in kept:
+            self._add(placed.partition, each)
+        self._missing.append((placed.partition, count - len(kept)))
+
+    def fill(self) -> None:
+        """Place the missing replicas: in a rack that has none of the partition, on the broker that has least."""
+        for partition, missing in self._missing:
+            for _ in range(missing):
+                used = {self._racks[each] for each in self.replicas[partition]}
+                candidates = [each for each in self._racks if each not in self.replicas[partition]]
+                self._add(partition, min(candidates, key=lambda each: (self._racks[each] in used, *self._load(each))))
+
+    def even_out(self) -> None:
+        """Move replicas from brokers that have much to brokers that have little, while that brings both nearer."""
+        for load in (self._bytes, self._counts):
+            while self._even_out_once(load):
+                pass
+
+    def spread_leaders(self) -> None:
+        """Make another replica the preferred leader where a broker is that of more partitions than its share."""
+        led: Counter[int] = Counter(replicas[0] for replicas in self.replicas.values() if replicas)
+        most = math.ceil(len(self.replicas) / max(1, len(self._racks)))
+        for partition, replicas in self.replicas.items():
+            if not replicas or led[replicas[0]] <= most:
+                continue
+            leader = min(replicas, key=lambda each: (led[each], replicas.index(each)))
+            if led[leader] < most:
+                led[replicas[0]] -= 1
+                led[leader] += 1
+                self.replicas[partition] = (leader, *(each for each in replicas if each != leader))
+
+    def _even_out_once(self, load: Mapping[int, int]) -> bool:
+        """Make the one move that helps most between the broker with the most and one with less; False: none helps."""
+        by_load = sorted(self._racks, key=lambda each: (load[each], each))
+        for giver in reversed(by_load):
+            for taker in by_load:
+                gap = load[giver] - load[taker]
+                if gap <= (1 if load is self._counts else 0):
+                    break
+                partition = self._best_to_move(giver, taker, gap, load)
+                if partition is not None:
+                    self._replace(partition, giver, taker)
+                    return True
+        return False
+
+    def _best_to_move(self, giver: int, taker: int, gap: int, load: Mapping[int, int]) -> TopicPartition | None:
+        """The partition whose replica brings both brokers nearest to each other, if one does.
+
+        By bytes a move is worth its copying only if it takes at least a tenth of the gap. By count only replicas
+        without bytes are moved: bytes are even by then.
+        """
+        by_count = load is self._counts
+        best: TopicPartition | None = None
+        best_left = gap
+        for partition in sorted(self._here[giver] - self._here[taker]):
+            size = self._sizes[partition]
+            if by_count != (size == 0) or not self._keeps_racks(partition, giver, taker):
+                continue
+            weight = 1 if by_count else size
+            left = abs(gap - 2 * weight)
+            if left < best_left and weight * 10 >= gap:
+                best, best_left = partition, left
+        return best
+
+    def _keeps_racks(self, partition: TopicPartition, giver: int, taker: int) -> bool:
+        """Whether the partition is in no fewer racks with its replica on `taker` in place of `giver`."""
+        others = {self._racks[each] for each in self.replicas[partition] if each != giver}
+        return self._racks[taker] not in others or self._racks[giver] in others
+
+    def _add(self, partition: TopicPartition, broker: int) -> None:
+        self.replicas[partition] = (*self.replicas[partition], broker)
+        self._count(partition, broker, 1)
+
+    def _replace(self, partition: TopicPartition, giver: int, taker: int) -> None:
+        self.replicas[partition] = tuple(taker if each == giver else each for each in self.replicas[partition])
+        self._count(partition, giver, -1)
+        self._count(partition, taker, 1)
+
+    def _count(self, partition: TopicPartition, broker: int, change: int) -> None:
+        self._bytes[broker] += change * self._sizes[partition]
+        self._counts[broker] += change
+        (self._here[broker].add if change > 0 else self._here[broker].discard)(partition)
+
+    def _load(self, broker: int) -> Sequence[int]:
+        return self._bytes[broker], self._counts[broker], broker

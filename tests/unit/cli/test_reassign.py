@@ -1,0 +1,38 @@
+"""Plans as files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kbroker.cli.reassign import _decoded, _encoded
+from kbroker.errors import KbrokerError
+from kbroker.model import TopicPartition
+
+ROW = '{"topic": "t", "partition": 0, "replicas": [1]}'
+
+
+def test_a_plan_is_read_back_as_it_was_written() -> None:
+    plan = {TopicPartition("views", 0): [1, 2], TopicPartition("views", 1): [3, 1]}
+    assert _decoded("plan.json", _encoded(plan)) == plan
+
+
+def test_what_kafka_s_tool_writes_is_read() -> None:
+    row = {"topic": "views", "partition": 0, "replicas": [2, 1], "log_dirs": ["any", "any"]}
+    assert _decoded("p", json.dumps({"version": 1, "partitions": [row]})) == {TopicPartition("views", 0): [2, 1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "p is no plan: Expecting"),
+        ("[]", 'p is no plan: it has no "partitions"'),
+        ('{"partitions": [7]}', "p is no plan: entry 0 is not"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "p is no plan: entry 0 is not"),
+        (f'{{"partitions": [{ROW}, {ROW}]}}', "t-0 is in it twice"),
+    ],
+)  # fmt: skip
+def test_what_is_no_plan_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(KbrokerError, match=problem):
+        _decoded("p", text)

@@ -1,0 +1,119 @@
+"""Comparing replicas batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker._core.wire import record_batch
+from kbroker.errors import KbrokerError
+from kbroker.inspection.log_file import BatchBytes, batch_bytes
+from kbroker.inspection.replica_check import Replica, compare, replicas_in
+from kbroker.model import TopicPartition
+from kbroker.protocol.records import encode_batch
+
+AT = TopicPartition("views", 0)
+
+
+def batch(base_offset: int, values: list[bytes]) -> bytes:
+    made = bytearray(encode_batch((1000, None, value) for value in values))
+    record_batch.stamp(made, base_offset, 0)
+    return bytes(made)
+
+
+def log(*values: list[bytes], start: int = 0) -> list[bytes]:
+    found = []
+    for each in values:
+        found.append(batch(start, each))
+        start += len(each)
+    return found
+
+
+def replica(batches: list[bytes], *, start: int = 0, high_watermark: int | None = None) -> Replica:
+    parsed = [batch_bytes(each) for each in batches]
+    end = parsed[-1].last_offset + 1 if parsed else 0
+
+    def read(offset: int) -> Iterator[BatchBytes]:
+        return (each for each in parsed if each.last_offset >= offset)
+
+    return Replica(start, end if high_watermark is None else high_watermark, read)
+
+
+WHOLE = log([b"a", b"b"], [b"c"], [b"d"])
+
+
+def differences(first: Replica, second: Replica, *, compacted: bool = False) -> list[tuple[int, str]]:
+    found = compare(AT, {"broker 1": first, "broker 2": second}, compacted=compacted)
+    return [(each.offset, each.what) for each in found]
+
+
+def test_equal_replicas_have_no_differences() -> None:
+    assert differences(replica(WHOLE), replica(WHOLE)) == []
+
+
+def test_a_changed_byte_is_found_with_its_place() -> None:
+    damaged = bytearray(WHOLE[1])
+    damaged[65] ^= 1
+    assert differences(replica(WHOLE), replica([WHOLE[0], bytes(damaged), WHOLE[2]])) == [
+        (2, "the batch differs from broker 1's at its byte 65")
+    ]
+
+
+def test_a_missing_batch_is_found_on_either_side() -> None:
+    shorter = replica([WHOLE[0], WHOLE[2]])
+    assert differences(replica(WHOLE), shorter) == [(2, "a batch that broker 1 has is missing")]
+    assert differences(shorter, replica(WHOLE)) == [(2, "a batch that broker 1 does not have")]
+
+
+def test_what_not_all_have_committed_is_not_compared() -> None:
+    other = log([b"a", b"b"], [b"c"], [b"X"])
+    assert differences(replica(WHOLE), replica(other)) != []
+    assert differences(replica(WHOLE), replica(other, high_watermark=3)) == []
+    assert differences(replica(WHOLE[1:], start=2), replica([batch(0, [b"?", b"?"]), *WHOLE[1:]])) == []
+
+
+def test_compaction_may_leave_out_batches_and_records_but_change_none() -> None:
+    compacted = replica([WHOLE[0], WHOLE[2]])
+    assert differences(replica(WHOLE), compacted, compacted=True) == []
+    other = replica([WHOLE[0], batch(2, [b"X"]), WHOLE[2]])
+    assert [offset for offset, _ in differences(replica(WHOLE), other, compacted=True)] == [2]
+
+
+@given(
+    lists=st.lists(st.lists(st.binary(max_size=4), min_size=1, max_size=3), min_size=1, max_size=6),
+    which=st.integers(0, 100),
+    at=st.integers(0, 10_000),
+)
+def test_any_flipped_bit_of_the_payload_is_found(lists: list[list[bytes]], which: int, at: int) -> None:
+    batches = log(*lists)
+    number = which % len(batches)
+    changed = bytearray(batches[number])
+    changed[61 + at % (len(changed) - 61)] ^= 1 << at % 8
+    other = [*batches[:number], bytes(changed), *batches[number + 1 :]]
+    assert [offset for offset, _ in differences(replica(batches), replica(other))] == [
+        batch_bytes(batches[number]).base_offset
+    ]
+
+
+def test_replicas_are_found_in_directories(tmp_path: Path) -> None:
+    for name, end in (("one", 4), ("two", 3)):
+        partition = tmp_path / name / "views-0"
+        partition.mkdir(parents=True)
+        (partition / f"{0:020d}.log").write_bytes(b"".join(WHOLE[:2]))
+        (partition / f"{3:020d}.log").write_bytes(WHOLE[2])
+        (tmp_path / name / "replication-offset-checkpoint").write_text(f"0\n1\nviews 0 {end}\n")
+    found = replicas_in([tmp_path / "one", tmp_path / "two"])
+    assert [each.high_watermark for each in found[AT].values()] == [4, 3]
+    assert list(compare(AT, found[AT])) == []
+    (tmp_path / "two" / "views-0" / f"{0:020d}.log").write_bytes(b"".join(log([b"a", b"b"], [b"X"])))
+    (only,) = compare(AT, replicas_in([tmp_path / "one", tmp_path / "two"])[AT])
+    assert str(only).startswith(f"views-0 on {tmp_path / 'two'}: offset 2: the batch differs from ")
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KbrokerError, match="is no directory"):
+        replicas_in([tmp_path / "none"])

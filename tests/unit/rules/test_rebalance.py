@@ -1,0 +1,109 @@
+"""Plans of replicas when brokers come or go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.model import TopicPartition
+from kbroker.rules.placement import place_replicas
+from kbroker.rules.rebalance import CannotPlan, Move, Placed, plan_moves
+
+NO_RACKS = dict.fromkeys(range(1, 4))
+
+
+def placed(*replicas: tuple[int, ...], size: int = 100) -> list[Placed]:
+    return [Placed(TopicPartition("t", number), each, size) for number, each in enumerate(replicas)]
+
+
+def after(partitions: list[Placed], moves: list[Move]) -> dict[TopicPartition, tuple[int, ...]]:
+    return {each.partition: each.replicas for each in partitions} | {
+        move.placed.partition: move.replicas for move in moves
+    }
+
+
+def test_what_is_even_stays() -> None:
+    even = placed((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    assert plan_moves(even, NO_RACKS) == []
+
+
+def test_a_broker_that_goes_is_left_and_nothing_else_moves() -> None:
+    partitions = placed((1, 2), (2, 3), (3, 1), (3, 4), (4, 1), (4, 2))
+    moves = plan_moves(partitions, dict.fromkeys((1, 2, 3)))
+    assert {move.placed.partition.partition_id for move in moves if move.added} == {3, 4, 5}
+    assert all(move.removed == (4,) for move in moves if move.added)
+
+
+def test_a_broker_that_comes_gets_its_share() -> None:
+    partitions = placed(*[(1, 2), (2, 3), (3, 1)] * 4)
+    replicas = after(partitions, plan_moves(partitions, dict.fromkeys((1, 2, 3, 4)))).values()
+    assert Counter(each for some in replicas for each in some) == {1: 6, 2: 6, 3: 6, 4: 6}
+    assert max(Counter(some[0] for some in replicas).values()) == 3
+
+
+def test_sizes_count_before_numbers() -> None:
+    partitions = [Placed(TopicPartition("t", 0), (1,), 900), *placed((1,), (1,), (1,), size=300)[1:]]
+    partitions += [Placed(TopicPartition("u", 0), (1,), 300)]
+    replicas = after(partitions, plan_moves(partitions, dict.fromkeys((1, 2))))
+    sizes: Counter[int] = Counter()
+    for each in partitions:
+        sizes[replicas[each.partition][0]] += each.size
+    assert sizes == {1: 900, 2: 900}
+
+
+def test_replicas_of_a_partition_are_in_different_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    ((_, replicas),) = plan_moves(placed((1, 5)), racks)
+    assert replicas[0] == 1
+    assert racks[replicas[1]] == "b"
+
+
+def test_more_replicas_are_added_and_fewer_are_kept() -> None:
+    ((_, more),) = plan_moves(placed((1,)), NO_RACKS, replication_factor=3)
+    assert (more[0], sorted(more)) == (1, [1, 2, 3])
+    ((_, fewer),) = plan_moves(placed((1, 2, 3)), {1: "a", 2: "a", 3: "b"}, replication_factor=2)
+    assert fewer == (1, 3)
+
+
+def test_more_replicas_than_brokers_are_refused() -> None:
+    with pytest.raises(CannotPlan, match="t-0: 3 replicas need as many brokers, and there are 2"):
+        plan_moves(placed((1, 2, 3)), dict.fromkeys((1, 2)))
+
+
+@given(
+    count=st.integers(1, 40),
+    factor=st.integers(1, 3),
+    before=st.sets(st.integers(1, 8), min_size=3),
+    now=st.sets(st.integers(1, 8), min_size=3),
+    rack_count=st.integers(1, 4),
+    sizes=st.lists(st.integers(0, 1000), min_size=40, max_size=40),
+    start=st.integers(0, 100),
+)
+def test_every_plan_is_valid_and_even(
+    count: int, factor: int, before: set[int], now: set[int], rack_count: int, sizes: list[int], start: int
+) -> None:
+    racks = {each: f"rack{each % rack_count}" for each in now}
+    at_first = place_replicas(dict.fromkeys(before), count, factor, first_index=start, shift=start)
+    partitions = [
+        Placed(TopicPartition("t", number), replicas, size)
+        for number, (replicas, size) in enumerate(zip(at_first, sizes, strict=False))
+    ]
+    moves = plan_moves(partitions, racks)
+    replicas = after(partitions, moves)
+    load = dict.fromkeys(now, 0)
+    for each in partitions:
+        there = replicas[each.partition]
+        assert len(set(there)) == len(there) == factor
+        assert set(there) <= now
+        kept_racks = {racks[one] for one in each.replicas if one in now}
+        assert len({racks[one] for one in there}) >= min(factor, len(set(racks.values())), len(kept_racks))
+        for one in there:
+            load[one] += each.size
+    assert all(move.replicas != move.placed.replicas for move in moves)
+    again = [each._replace(replicas=replicas[each.partition]) for each in partitions]
+    assert not any(move.added for move in plan_moves(again, racks)), "a plan that is carried out needs no other"
+    if rack_count == 1 or factor == 1:
+        assert max(load.values()) - min(load.values()) <= 2 * max(1, *(each.size for each in partitions))
