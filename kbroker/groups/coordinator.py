@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 from kbroker.clock import Clock
@@ -95,6 +95,10 @@ class GroupCoordinator:
         self.shards.stop()
         self.consumers.stop()
         self._deadlines.stop()
+
+    def forget_topics(self, names: Collection[str]) -> None:
+        """Remove the offsets of all groups for these topics, which are deleted; soon, on the thread of deadlines."""
+        self._deadlines.schedule(self._deadlines.now_ms(), functools.partial(self.offsets.forget_topics, names))
 
     def _make_shard(self, partition_id: int, replica: Replica) -> GroupShard:
         name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)

@@ -28,6 +28,10 @@ class LocalReplica:
         return self.log.leader_epoch
 
     @property
+    def led_since(self) -> int:
+        return self.log.leader_epoch
+
+    @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
 
@@ -40,6 +44,12 @@ class LocalReplica:
 
     def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
         return self.log.verify(producer_id, producer_epoch, adds=adds)
+
+    def when_committed(self, leader_epoch: int, committed: Committed) -> None:
+        """Call `committed` at once: there are no followers."""
+        end_offset = self.log.log_end_offset
+        is_current = leader_epoch == self.log.leader_epoch
+        committed(ErrorCode.NONE if is_current else ErrorCode.NOT_LEADER_OR_FOLLOWER, end_offset if is_current else -1)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
         """Append a batch. `committed` is called before this returns, or after a flush by the thread of `FlushWaits`."""

@@ -34,11 +34,12 @@ from kbroker.server.group_topics import image_topics
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.local_markers import LocalMarkers
-from kbroker.server.local_partitions import LocalPartitions, StateTopic, internal_topics
+from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.log_options import storage_options
 from kbroker.server.on_demand import OnDemand
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
+from kbroker.server.state_topics import StateTopic
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Joins the cluster's topics, the logs on this broker's disks, and the two coordinators whose state is in topics."""
+"""Joins the cluster's topics, the logs on this broker's disks, and the two coordinators whose state is in topics.
+
+For a broker that is alone.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from kbroker.cluster.image import Partition, Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import SETTINGS
-from kbroker.errors import ConfigError, ProtocolError
+from kbroker.errors import ConfigError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.replication.local_replica import FlushWaits, LocalReplica
 from kbroker.rules.topic_names import listed
 from kbroker.server.log_options import cleaner_options, log_options
 from kbroker.storage.log_manager import LogManager, Resolve
@@ -213,41 +215,3 @@ class LocalPartitions:
             options_now = changed[own]
             if options_now is not None:
                 self._set_options(topic, options_now)
-
-
-class StateTopic:
-    """An internal topic for the coordinator that keeps its state in it; a `state_log.topic.StateTopic`."""
-
-    def __init__(
-        self, name: str, topics: Cluster, logs: LogManager, flush_waits: FlushWaits, default_partition_count: int
-    ):
-        self._name = name
-        self._topics = topics
-        self._logs = logs
-        self._flush_waits = flush_waits
-        self._default_partition_count = default_partition_count
-
-    def ensure(self) -> None:
-        """Create the topic unless it exists. Raises ProtocolError if it cannot be created now."""
-        (result,) = self._topics.ensure([self._name])
-        if isinstance(result, ProtocolError):
-            raise result
-
-    def partition_count(self) -> int | None:
-        topic = self._topics.image.topic(self._name)
-        return None if topic is None else len(topic.partitions)
-
-    def default_partition_count(self) -> int:
-        return self._default_partition_count
-
-    def led_partitions(self) -> Iterable[int]:
-        topic = self._topics.image.topic(self._name)
-        if topic is None:
-            return []
-        return [each.partition_id for each in topic.partitions if each.leader == self._topics.node_id]
-
-    def replica(self, partition_id: int) -> LocalReplica | None:
-        if partition_id not in self.led_partitions():
-            return None
-        log = self._logs.get(TopicPartition(self._name, partition_id))
-        return None if log is None else LocalReplica(log, self._flush_waits)

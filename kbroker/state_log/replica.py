@@ -26,6 +26,11 @@ class Replica(Protocol):
         ...
 
     @property
+    def led_since(self) -> int:
+        """The leader epoch in which this broker became the leader. It has led without a break since."""
+        ...
+
+    @property
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
         ...
@@ -46,8 +51,19 @@ class Replica(Protocol):
         """Append one batch, as acks=all does.
 
         `committed` is called when the batch is as durable as acks=all promises, perhaps before this returns. It gets
-        NOT_LEADER_OR_FOLLOWER if `leader_epoch` is not the current one. The first batch of a transaction may need a
-        `guard` from `verify` that no marker has broken since; if it has none, `committed` gets INVALID_TXN_STATE.
+        NOT_LEADER_OR_FOLLOWER if `leader_epoch` is before `led_since`, or if this broker stops leading before the batch
+        is durable. The first batch of a transaction may need a `guard` from `verify` that no marker
+        has broken since; if it has none, `committed` gets INVALID_TXN_STATE.
+
+        After NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER the batch may be in the log
+        all the same.
+        """
+        ...
+
+    def when_committed(self, leader_epoch: int, committed: Committed) -> None:
+        """Call `committed` when all that is in the log now is as durable as acks=all promises.
+
+        It is called once, perhaps before this returns, with the errors of `append` and with the log end offset.
         """
         ...
 

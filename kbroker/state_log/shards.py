@@ -58,8 +58,12 @@ S = TypeVar("S", bound=Shard)
 class Shards(Generic[S]):
     """Finds the shard of a key; opens and loads shards that are not open yet. May be used by any thread.
 
-    `make` makes the shard of a partition. `load` replays it, without its lock; that may take long. `end` ends a shard
-    that this broker does not lead any more; its ErrorCode is the answer to requests that wait.
+    `make` makes the shard of a partition. `load` replays it, without its lock; that may take long, and it may return
+    before the shard is served (`drop` if it cannot be). `end` ends a shard that this broker does not lead any more; its
+    ErrorCode is the answer to requests that wait.
+
+    A broker that is alone opens partitions when they are asked for. A member is told of its partitions by `lead` and
+    `resign`, in the order of their epochs.
     """
 
     def __init__(
@@ -76,8 +80,10 @@ class Shards(Generic[S]):
         self._make, self._load_shard, self._end = make, load, end
         self._loader = Loader(f"{name}-loader")
         self._lock = threading.Lock()
-        """Guards `_shards`; never held together with a shard's lock."""
+        """Guards `_shards` and `_fences`; never held together with a shard's lock."""
         self._shards: dict[int, S] = {}
+        self._fences: dict[int, int] = {}
+        """The lowest leader epoch in which a partition may be opened, where `lead` or `resign` has named one."""
         self._running = False
         self._said = ""
 
@@ -97,20 +103,55 @@ class Shards(Generic[S]):
             self._end(shard, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._loader.stop()
 
-    def lead(self, partition_id: int) -> None:
-        """Open the partition, which this broker leads now. If it is open in an older epoch, it is ended first."""
-        shard = self.get(partition_id)
-        replica = self._topic.replica(partition_id)
-        if shard is not None and replica is not None and shard.partition.leader_epoch != replica.leader_epoch:
-            self.resign(partition_id)
-        self._open(partition_id)
+    def lead(self, partition_id: int, leader_epoch: int | None = None) -> None:
+        """Open the partition, which this broker leads now: it is loaded in the background.
 
-    def resign(self, partition_id: int) -> None:
-        """End the partition's shard: this broker does not lead the partition any more."""
+        If it is open and this broker has led it without a break, the shard goes on in the new epoch; otherwise what is
+        open is ended first. With a `leader_epoch` that is older than one named before, by `lead` or `resign`, this is a
+        no-op.
+        """
         with self._lock:
+            if leader_epoch is not None and not self._fence(partition_id, leader_epoch):
+                return
+            shard = self._shards.get(partition_id)
+            replica = self._topic.replica(partition_id)
+            if shard is not None and replica is not None and replica.led_since > shard.partition.leader_epoch:
+                del self._shards[partition_id]
+                stale, shard = shard, None
+            else:
+                stale = None
+        if stale is not None:
+            self._end(stale, ErrorCode.NOT_COORDINATOR)
+        if shard is None:
+            self._open(partition_id)
+        elif replica is not None:
+            with shard.lock:
+                shard.partition.lead_on(replica.leader_epoch)
+
+    def resign(self, partition_id: int, leader_epoch: int | None = None) -> None:
+        """End the partition's shard: another broker leads the partition in `leader_epoch`.
+
+        Requests that wait are answered with NOT_COORDINATOR. An epoch that is older than one named before makes this a
+        no-op. Without an epoch the partition is deleted here, and epochs may begin anew.
+        """
+        with self._lock:
+            if leader_epoch is None:
+                self._fences.pop(partition_id, None)
+            elif not self._fence(partition_id, leader_epoch):
+                return
+            else:
+                self._fences[partition_id] = leader_epoch + 1
             shard = self._shards.pop(partition_id, None)
         if shard is not None:
             self._end(shard, ErrorCode.NOT_COORDINATOR)
+
+    def _fence(self, partition_id: int, leader_epoch: int) -> bool:
+        """Refuse older epochs from now on. Returns False if `leader_epoch` is refused. The caller holds `_lock`."""
+        if leader_epoch < self._fences.get(partition_id, leader_epoch):
+            LOG.info("%s-%d: epoch %d is over", self._name, partition_id, leader_epoch)
+            return False
+        self._fences[partition_id] = leader_epoch
+        return True
 
     def await_loaded(self, timeout_s: float) -> bool:
         """Wait until all open shards are loaded. Returns False if one takes longer than `timeout_s`."""
@@ -131,7 +172,8 @@ class Shards(Generic[S]):
         try:
             self._topic.ensure()
         except KbrokerError as error:
-            if str(error) != self._said:  # clients ask again and again
+            is_being_created = error.code is ErrorCode.LEADER_NOT_AVAILABLE
+            if not is_being_created and str(error) != self._said:  # clients ask again and again
                 self._said = str(error)
                 LOG.warning("the topic of the %s coordinator cannot be created: %s", self._name, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -161,19 +203,26 @@ class Shards(Generic[S]):
             replica = self._topic.replica(partition_id)
             if replica is None or not self._running:
                 return None
+            if replica.leader_epoch < self._fences.get(partition_id, replica.leader_epoch):
+                return None
             shard = self._shards[partition_id] = self._make(partition_id, replica)
-        (run or self._loader.submit)(functools.partial(self._load, partition_id, shard))
+        (run or self._loader.submit)(functools.partial(self._load, shard))
         return shard
 
-    def _load(self, partition_id: int, shard: S) -> None:
+    def _load(self, shard: S) -> None:
         try:
             self._load_shard(shard)
         except KbrokerError as error:
             LOG.error("%s: cannot be loaded: %s", shard.partition.name, error)
-            with self._lock:  # the next request for it tries again
-                if self._shards.get(partition_id) is shard:
-                    del self._shards[partition_id]
-            self._end(shard, ErrorCode.NOT_COORDINATOR)
+            self.drop(shard)
+
+    def drop(self, shard: S) -> None:
+        """End a shard that cannot be loaded; no-op if it is not open. The next request for it tries again."""
+        partition_id = shard.partition.name.partition_id
+        with self._lock:
+            if self._shards.get(partition_id) is shard:
+                del self._shards[partition_id]
+        self._end(shard, ErrorCode.NOT_COORDINATOR)
 
     # --- finding -----------------------------------------------------------------------------------------
     def partition_for(self, key: str) -> int:
@@ -187,7 +236,10 @@ class Shards(Generic[S]):
         """
         if not self._running:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        partition_id = self.partition_for(key)
+        partition_count = self._topic.partition_count()
+        if partition_count is None:  # a member may lead partitions before it has the metadata of the topic
+            return Refusal(ErrorCode.NOT_COORDINATOR)
+        partition_id = java_string_hash(key) % partition_count
         shard = self._shards.get(partition_id) or self._open(partition_id)
         if shard is None:
             return Refusal(ErrorCode.NOT_COORDINATOR)

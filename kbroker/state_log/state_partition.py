@@ -1,4 +1,4 @@
-"""One partition that holds the records of a state machine, for as long as this broker leads it in one epoch."""
+"""One partition that holds the records of a state machine, for as long as this broker leads it without a break."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Phase(Enum):
 
 
 class StatePartition:
-    """Replays a partition's records, then appends to it, under the leader epoch that it was made with.
+    """Replays a partition's records, then appends to it. Fenced when this broker has not led it all the time since.
 
     The caller appends while it holds the lock that guards the state, so that records are in the order of the changes
     they describe. This class has no lock of its own.
@@ -92,6 +92,21 @@ class StatePartition:
             LOG.error("%s: the batch at offset %d is skipped: %s", self.name, batch.info.base_offset, error)
             return 0
         return batch.info.record_count
+
+    def lead_on(self, leader_epoch: int) -> None:
+        """Note that this broker, which has led the partition all the time, leads it in a newer epoch now.
+
+        The caller holds the lock that guards the state.
+        """
+        self.leader_epoch = max(self.leader_epoch, leader_epoch)
+
+    def when_committed(self, committed: Committed) -> None:
+        """Call `committed` once, when no leader after this one can lack what is in the log now, or with an error."""
+        try:
+            self.replica.when_committed(self.leader_epoch, committed)
+        except KbrokerError as error:
+            LOG.warning("%s: %s", self.name, error)
+            committed(error.code, -1)
 
     def activate(self) -> None:
         """Accept appends from now on: everything is replayed."""

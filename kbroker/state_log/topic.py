@@ -12,7 +12,10 @@ class StateTopic(Protocol):
     """`__consumer_offsets` or `__transaction_state` as this broker sees it. May be used by any thread."""
 
     def ensure(self) -> None:
-        """Create the topic unless it exists. May block. Raises KbrokerError if it cannot be created now."""
+        """Create the topic unless it exists. May block. Raises KbrokerError if it cannot be created now.
+
+        With LEADER_NOT_AVAILABLE it is just being created, and the caller is to ask again.
+        """
         ...
 
     def partition_count(self) -> int | None:

@@ -36,6 +36,9 @@ LOG = logging.getLogger(__name__)
 
 _STATES = frozenset(str(state) for state in TransactionState)
 
+_STILL_LEADING = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
+"""Outcomes after which what is in the log may be committed later."""
+
 
 class TransactionCoordinator:
     """Serves the transactional ids whose records are in the partitions of `__transaction_state` that this broker leads.
@@ -81,9 +84,31 @@ class TransactionCoordinator:
         return TransactionShard(StatePartition(name, replica, self._clock), self._room)
 
     def _load(self, shard: TransactionShard) -> None:
-        for transaction in shard.load(self.options.load_buffer_bytes, self._take_up):
-            LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
-            self._endings.write_markers(shard, transaction)
+        shard.load(self.options.load_buffer_bytes, self._take_up)
+        self._serve_when_committed(shard)
+
+    def _serve_when_committed(self, shard: TransactionShard) -> None:
+        """Serve a loaded shard once no later coordinator can lack what was read.
+
+        The log's end may not be committed yet. If markers were written for a Prepare* record that is lost with this
+        broker, or a client was told that a partition is in its transaction, the next coordinator could end the
+        transaction the other way.
+        """
+
+        def committed(error: ErrorCode, _: int) -> None:
+            if not error:
+                for transaction in shard.serve():
+                    LOG.info("transactional id %r was left in %s", transaction.transactional_id, transaction.state)
+                    self._endings.write_markers(shard, transaction)
+            elif error in _STILL_LEADING:
+                again = functools.partial(self._serve_when_committed, shard)
+                self._deadlines.schedule(self._deadlines.now_ms() + self.options.commit_retry_ms, again)
+            else:
+                LOG.warning("%s: what was loaded is not committed: %s", shard.partition.name, error.name)
+                self.shards.drop(shard)
+
+        if shard.partition.phase is Phase.LOADING:
+            shard.partition.when_committed(committed)
 
     def _take_up(self, transactions: Iterable[Transaction]) -> None:
         """Set the age of the open transactions among those that were just loaded.

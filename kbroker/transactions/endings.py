@@ -67,11 +67,12 @@ class Endings:
             self._write_marker(shard, ending, partition)
 
     def _write_marker(self, shard: TransactionShard, ending: Ending, partition: TopicPartition) -> None:
-        done = functools.partial(self._marker_done, shard, ending, partition)
-        self._markers.write(partition, ending.marker, done)
+        epoch = shard.partition.leader_epoch
+        done = functools.partial(self._marker_done, shard, ending, partition, epoch)
+        self._markers.write(partition, ending.marker._replace(coordinator_epoch=epoch), done)
 
     def _marker_done(
-        self, shard: TransactionShard, ending: Ending, partition: TopicPartition, error: ErrorCode
+        self, shard: TransactionShard, ending: Ending, partition: TopicPartition, epoch: int, error: ErrorCode
     ) -> None:
         if error in SETTLED:
             if error:
@@ -81,7 +82,7 @@ class Endings:
                 is_last = not ending.remaining
             if is_last:
                 self._complete(shard, ending)
-        elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+        elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED and epoch == shard.partition.leader_epoch:
             # Another coordinator has ended the transaction in that partition, and ends it in all others too. Nothing
             # changes here.
             _log_marker(ending, partition, "is refused", error)

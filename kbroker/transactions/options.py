@@ -19,6 +19,8 @@ class TransactionOptions(NamedTuple):
     load_buffer_bytes: int = 5 << 20
     marker_retry_ms: int = 1_000
     """The time after which a marker that could not be written is tried again."""
+    commit_retry_ms: int = 100
+    """The time after which a loaded partition is looked at again whose replicas lag behind."""
 
     add_wait_ms: int = 100
     """How long a request that begins a transaction waits for the markers of the transaction before."""

@@ -46,11 +46,11 @@ class TransactionShard(Shard):
         """The host of the client that created an id, by transactional id; ids loaded from the log are not in it."""
 
     # --- life --------------------------------------------------------------------------------------------
-    def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> list[Transaction]:
-        """Replay the partition, and serve it from then on. Returns the ids whose markers have to be written (again).
+    def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> None:
+        """Replay the partition. Its ids are served from `serve` on; `take_up` gets all of them before.
 
-        `take_up` gets all loaded ids before they are served. May be called by any thread that does not hold the lock.
-        Raises what reading the log raises; the partition is still LOADING then.
+        May be called by any thread that does not hold the lock. Raises what reading the log raises; the partition is
+        still LOADING then.
         """
         replay = PartitionReplay(self.partition.name)
         count = self.partition.replay(replay.apply_batch, load_buffer_bytes)
@@ -58,12 +58,16 @@ class TransactionShard(Shard):
         take_up(loaded.values())
         with self.lock:
             if self.partition.phase is not Phase.LOADING:
-                return []  # ended meanwhile
+                return  # ended meanwhile
             self.transactions = loaded
-            self.partition.activate()
         if count:
             LOG.info("%s: %d transactional ids in %d records", self.partition.name, len(loaded), count)
-        return [transaction for transaction in loaded.values() if transaction.is_prepared]
+
+    def serve(self) -> list[Transaction]:
+        """Serve the ids from now on. Returns those whose markers have to be written (again)."""
+        with self.lock:
+            self.partition.activate()
+            return [each for each in self.transactions.values() if each.is_prepared]
 
     def end(self) -> None:
         """End the shard: this broker is not the coordinator any more. Pending appends still answer their requests."""

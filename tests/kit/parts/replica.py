@@ -18,6 +18,8 @@ class MemoryReplica:
 
     def __init__(self) -> None:
         self.leader_epoch = 0
+        self.led_since = 0
+        """The epoch in which this broker became the leader. It has led all the time since."""
         self.batches: list[bytes] = []
         self.log_start_offset = 0
         self.log_end_offset = 0
@@ -54,7 +56,7 @@ class MemoryReplica:
         return not info.is_transactional or known or (guard != 0 and self.guards.get(info.producer_id) == guard)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = 0) -> None:
-        if leader_epoch != self.leader_epoch:
+        if not self.led_since <= leader_epoch <= self.leader_epoch:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         elif self.refuse is not None:
             committed(self.refuse, -1)
@@ -68,6 +70,16 @@ class MemoryReplica:
                 self.held.append((base_offset, committed))
             else:
                 committed(ErrorCode.NONE, base_offset)
+
+    def when_committed(self, leader_epoch: int, committed: Committed) -> None:
+        if not self.led_since <= leader_epoch <= self.leader_epoch:
+            committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        else:
+            committed(ErrorCode.NONE, self.log_end_offset)
+
+    def lead_again(self, leader_epoch: int) -> None:
+        """Become the leader in that epoch, after another broker has led the partition."""
+        self.leader_epoch = self.led_since = leader_epoch
 
     def put(self, batch: bytes) -> int:
         """Append a batch as another writer would, and return its base offset."""

@@ -121,7 +121,7 @@ def test_whoever_waits_hears_when_the_partition_is_led_by_somebody_else(home: Ho
 def test_a_new_leader_epoch_loads_the_partition_anew(home: Home) -> None:
     home.commit({P0: 5})
     replica = home.replica_of("g")
-    replica.leader_epoch = 1
+    replica.lead_again(1)
     assert home.commit({P0: 6}) == [(ErrorCode.NOT_COORDINATOR, frozenset())], "appends of the old epoch are fenced"
     home.coordinator.shards.lead(home.coordinator.shards.partition_for("g"))
     assert home.coordinator.shards.await_loaded(10)

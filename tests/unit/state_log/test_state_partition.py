@@ -58,7 +58,7 @@ def test_an_ended_partition_is_not_activated_any_more(replica: MemoryReplica) ->
 def test_appends_of_an_older_leader_epoch_are_fenced(replica: MemoryReplica) -> None:
     partition = partition_of(replica)
     partition.activate()
-    replica.leader_epoch = 1
+    replica.lead_again(1)
     ended: list[ErrorCode] = []
     partition.append([(b"a", b"1")], lambda error, _: ended.append(error))
     assert ended == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

@@ -277,7 +277,7 @@ def test_markers_that_are_done_after_the_end_of_the_coordinator_complete_nothing
 def test_a_new_leader_epoch_loads_the_partition_again(home: Home) -> None:
     who = home.producer()
     home.add(who, A)
-    home.replica.leader_epoch = 4
+    home.replica.lead_again(4)
     assert home.end(who) is ErrorCode.NOT_COORDINATOR, "it writes in an epoch that is over"
     home.coordinator.shards.lead(0)
     home.settle()
