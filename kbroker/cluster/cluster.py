@@ -57,7 +57,7 @@ class Cluster(Protocol):
         ...
 
     @property
-    def is_of_kbrokers(self) -> bool:
+    def only_kbrokers(self) -> bool:
         """Whether all registered brokers are kbrokers, so that features that Kafka 3.9 does not have are served."""
         ...
 
@@ -127,7 +127,7 @@ class Cluster(Protocol):
     def set_group_configs(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         """Do what `set_topic_configs` does, for the configs of a group, whether the group exists or not.
 
-        Raises ProtocolError (UNSUPPORTED_VERSION) while a member of the cluster is a Kafka, which has none.
+        Raises ProtocolError (INVALID_REQUEST) while a member of the cluster is a Kafka, which has none.
         """
         ...
 

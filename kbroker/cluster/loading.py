@@ -22,17 +22,46 @@ def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, 
     """
     topics = {topic.name: topic for topic in _load_topics(store, store.children(paths.TOPICS))}
     doomed = {name: topics.pop(name) for name in store.children(paths.DELETE_TOPICS) if name in topics}
-    entities = store.children(paths.BROKER_CONFIGS)
-    found = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
-    broker_configs = {entity: configs for entity, configs in found.items() if configs is not None}
-    groups = store.children(paths.GROUP_CONFIGS) if store.exists(paths.GROUP_CONFIGS) else []
-    found = _load_configs(store, {name: f"{paths.GROUP_CONFIGS}/{name}" for name in groups})
-    group_configs = {paths.group_of_config(name): configs for name, configs in found.items() if configs is not None}
+    broker_configs, group_configs = load_broker_configs(store), load_group_configs(store)
     names = {topic.topic_id: topic.name for topic in topics.values() if topic.topic_id != NO_UUID}
     image = MetadataImage(
         cluster_id, topics=topics, names=names, broker_configs=broker_configs, group_configs=group_configs
     )
     return image, doomed
+
+
+def load_assigned(store: Store) -> dict[str, Topic]:
+    """Load all topics with their replicas and own configs, without leaders and ISRs, which a member is told of."""
+    assignments = _load_assignments(store, store.children(paths.TOPICS))
+    configs = load_topic_configs(store, assignments)
+    topics = {}
+    for name, assignment in assignments.items():
+        partitions = (
+            Partition(each, NO_LEADER, 0, assignment.replicas.get(each, ()), ())
+            for each in range(max(assignment.replicas, default=-1) + 1)
+        )
+        topics[name] = Topic(name, assignment.topic_id, tuple(partitions), configs[name])
+    return topics
+
+
+def load_topic_configs(store: Store, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """Load the own configs of topics; {} for one that has no node."""
+    found = _load_configs(store, {name: paths.topic_config_path(name) for name in names})
+    return {name: configs or {} for name, configs in found.items()}
+
+
+def load_broker_configs(store: Store) -> dict[str, Mapping[str, str]]:
+    """Load the dynamic configs of brokers, by id or paths.DEFAULT_ENTITY."""
+    entities = store.children(paths.BROKER_CONFIGS)
+    found = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
+    return {entity: configs for entity, configs in found.items() if configs is not None}
+
+
+def load_group_configs(store: Store) -> dict[str, Mapping[str, str]]:
+    """Load the configs of groups, by group id."""
+    groups = store.children(paths.GROUP_CONFIGS) if store.exists(paths.GROUP_CONFIGS) else []
+    found = _load_configs(store, {name: f"{paths.GROUP_CONFIGS}/{name}" for name in groups})
+    return {paths.group_of_config(name): configs for name, configs in found.items() if configs is not None}
 
 
 def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:

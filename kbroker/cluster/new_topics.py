@@ -22,6 +22,9 @@ METADATA_LOG_TOPIC = "__cluster_metadata"
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
+MIN_IN_SYNC = "min.insync.replicas"
+TOO_MANY_PARTITIONS = ProtocolError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
 Replicas = tuple[int, ...]
 
 
@@ -40,6 +43,15 @@ class TopicDefaults(NamedTuple):
 
     partition_count: int = 1
     replication_factor: int = 1
+
+
+def sized_to_cluster(new: NewTopic, broker_count: int) -> NewTopic:
+    """Return `new` with a replication factor, and a min.insync.replicas, that so many brokers can give."""
+    factor = min(new.replication_factor, max(1, broker_count))
+    configs = dict(new.configs)
+    if wish := configs.get(MIN_IN_SYNC):
+        configs[MIN_IN_SYNC] = str(min(int(wish), factor))
+    return NewTopic(new.name, new.partition_count, factor, configs=configs)
 
 
 def check_name(name: str, image: MetadataImage, doomed: Collection[str]) -> None:

@@ -23,6 +23,7 @@ from kbroker.cluster.image import Broker, MetadataImage, Partition, Topic
 from kbroker.cluster.loading import load_image
 from kbroker.cluster.new_topics import (
     MAX_PARTITIONS_PER_REQUEST,
+    TOO_MANY_PARTITIONS,
     NewTopic,
     Replicas,
     TopicDefaults,
@@ -30,6 +31,7 @@ from kbroker.cluster.new_topics import (
     check_name,
     plan_more_partitions,
     plan_replicas,
+    sized_to_cluster,
 )
 from kbroker.cluster.producer_ids import ids_before
 from kbroker.coordination import paths
@@ -38,9 +40,6 @@ from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
-
-MIN_IN_SYNC = "min.insync.replicas"
-TOO_MANY_PARTITIONS = ProtocolError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 class PartitionHost(Protocol):
@@ -175,7 +174,7 @@ class Topics:
         return True
 
     @property
-    def is_of_kbrokers(self) -> bool:
+    def only_kbrokers(self) -> bool:
         return True
 
     @property
@@ -322,11 +321,7 @@ class Topics:
         new = self._internal_topics.get(name)
         if new is None:
             return NewTopic(name)
-        factor = min(new.replication_factor, max(1, len(self._image.brokers)))
-        configs = dict(new.configs)
-        if wish := configs.get(MIN_IN_SYNC):  # lowered like the replication factor
-            configs[MIN_IN_SYNC] = str(min(int(wish), factor))
-        return NewTopic(name, new.partition_count, factor, configs=configs)
+        return sized_to_cluster(new, len(self._image.brokers))
 
     def _create_locked(self, wanted: Sequence[NewTopic], validate_only: bool) -> list[Topic | ProtocolError]:
         if not validate_only:

@@ -1,0 +1,406 @@
+"""A broker's membership in the cluster of a ZooKeeper: it joins, registers itself, and comes back after a lost session.
+
+A driver without threads: the broker calls `connect` and `register` when it starts, then `step` whenever `woken` is set
+or the time that `step` has returned is over. The broker waits for ZooKeeper only during its start. It serves on while
+ZooKeeper is away, and while its session has ended: leader epochs and ISRs fence it, if they have to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kbroker.clock import Clock
+from kbroker.cluster import members
+from kbroker.cluster.config_notifications import ConfigNotifications
+from kbroker.cluster.joining import (
+    CannotJoin,
+    InterBrokerListeners,
+    check_cluster_id,
+    check_listeners,
+    check_tree,
+    same_address,
+)
+from kbroker.coordination import paths
+from kbroker.coordination.store import (
+    Create,
+    Delete,
+    NodeExists,
+    Operation,
+    SessionExpired,
+    SetData,
+    Stat,
+    Store,
+    StoreUnavailable,
+    WatchEvent,
+)
+from kbroker.errors import KbrokerError
+from kbroker.model import Endpoint
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""The pause between two attempts while ZooKeeper is away or refuses."""
+PURGE_S = 60.0
+"""How often old config notifications are looked for when there are no new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipOptions:
+    """How to be a member. `address` is zookeeper.connect, for messages."""
+
+    address: str
+    session_timeout_s: float
+    listeners: InterBrokerListeners
+    kbroker_version: str
+    reserved_max_id: int = 1000
+    generates_ids: bool = True
+    """Whether a broker without an id gets one above `reserved_max_id`."""
+
+
+class Member(Protocol):
+    """What the broker does about its membership. Called by the thread that calls the membership's methods."""
+
+    def session_ended(self) -> None:
+        """The session is gone, and the registration with it. A controller resigns before this returns."""
+        ...
+
+    def registered(self, store: Store, broker_epoch: int) -> None:
+        """This broker is registered, in this session, which replaces an earlier one. All configs are to be read."""
+        ...
+
+    def configs_changed(self, entity_paths: Sequence[str]) -> None:
+        """Configs have changed; the paths of their nodes are given without "/config/"."""
+        ...
+
+    def group_configs_changed(self) -> None: ...
+
+    def brokers_changed(self, kbroker_versions: Mapping[int, str | None]) -> None:
+        """Other brokers are registered than before, or the first ones are: by id, the version of each kbroker."""
+        ...
+
+    def must_stop(self, reason: str) -> None:
+        """This broker does not know a feature that the cluster has finalized, and must stop."""
+        ...
+
+
+class Membership:
+    """One broker's membership. `connect`, `register`, then `step` again and again, then `leave`.
+
+    `open_session` opens a session with the store and makes the chroot; it raises StoreUnavailable after its own time
+    limit. `step` and the calls of a start must not overlap. Watchers only note what has happened and set `woken`.
+    """
+
+    def __init__(self, options: MembershipOptions, open_session: Callable[[], Store], clock: Clock, member: Member):
+        self._options = options
+        self._open_session = open_session
+        self._clock = clock
+        self._member = member
+        self.woken = threading.Event()
+        self._lock = threading.Lock()  # guards `_happened`; taken alone
+        self._happened: set[str] = set()
+        self._session: Store | None = None
+        self._leaves = False
+        self._is_registered = False
+        self.node_id = -1
+        """This broker's id; -1 before `connect`."""
+        self.cluster_id = ""
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._rack: str | None = None
+        self._own_sessions: set[int] = set()
+        self._notifications = ConfigNotifications(self._noting("configs"))
+        self._versions: dict[int, tuple[int, str | None]] = {}
+        """(creation id, version of kbroker) of each registration that was read."""
+        self._refusal = ""
+        self._due_s = 0.0
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, known_cluster_id: str | None) -> Store:
+        """Open the session and check that this broker may join; nothing is registered yet.
+
+        `node_id` -1: an id is generated. `known_cluster_id` is that of the log directories, None for new ones. Raises
+        CannotJoin if ZooKeeper cannot be reached or a check fails, or if `leave` is called meanwhile.
+        """
+        try:
+            session = self._open()
+            check_cluster_id(self._cluster_id_there(session), known_cluster_id)
+            self._check_tree(session)
+            members.ensure_layout(session)
+            self.cluster_id = members.ensure_cluster_id(session, None, tuple)
+            check_cluster_id(self.cluster_id, known_cluster_id)
+            self.node_id = self._generated_id(session) if node_id < 0 else node_id
+            self._await_free(session, lambda: self._is_free(session))
+        except KbrokerError as error:
+            self.leave()
+            raise self._refused(error) from error
+        return session
+
+    def register(self, endpoints: Sequence[Endpoint], rack: str | None) -> int:
+        """Register this broker under `endpoints`, where clients and brokers find it. Returns its broker epoch.
+
+        Raises CannotJoin if the listeners do not fit those of the others, if another broker has one of the addresses,
+        or if ZooKeeper is away.
+        """
+        self._endpoints, self._rack = tuple(endpoints), rack
+        session = self._session_or_fail()
+        try:
+            self._await_free(session, lambda: self._other_with_same_address(session) is None)
+            return self._register(session)
+        except KbrokerError as error:
+            self.leave()
+            raise self._refused(error) from error
+
+    def leave(self) -> None:
+        """Close the session, so that the registration is gone at once if ZooKeeper can be reached. Idempotent."""
+        self._leaves = True
+        self.woken.set()
+        if self._session is not None:
+            self._session.close()
+
+    def _refused(self, error: KbrokerError) -> CannotJoin:
+        if isinstance(error, SessionExpired) and self._leaves:
+            return CannotJoin(f"zookeeper.connect={self._options.address}: given up")
+        return CannotJoin(f"zookeeper.connect={self._options.address}: {error}")
+
+    def _open(self) -> Store:
+        session = self._open_session()
+        self._session = session
+        if self._leaves:
+            session.close()
+        self._own_sessions.add(session.session_id)
+        session.on_end(self._noted("session"))
+        return session
+
+    def _cluster_id_there(self, session: Store) -> str | None:
+        found = session.get_many([paths.CLUSTER_ID])[0]
+        return None if found is None else paths.decode_cluster_id(paths.CLUSTER_ID, found[0])
+
+    def _check_tree(self, session: Store) -> None:
+        feature, controller, migration = session.get_many([paths.FEATURE, paths.CONTROLLER, paths.MIGRATION])
+        check_tree(
+            paths.decode_feature(paths.FEATURE, feature[0]) if feature else None,
+            paths.decode_controller(paths.CONTROLLER, controller[0]) if controller else None,
+            has_migration=migration is not None,
+        )
+
+    def _generated_id(self, session: Store) -> int:
+        if not self._options.generates_ids:
+            raise CannotJoin("broker.id is not set, and broker.id.generation.enable is false")
+        made = self._options.reserved_max_id + session.set(paths.BROKER_SEQUENCE, b"").version
+        log.info("this broker gets the id %d", made)
+        return made
+
+    # --- waiting for a former life of this broker -----------------------------------------------------------------
+
+    def _await_free(self, session: Store, is_free: Callable[[], bool]) -> None:
+        """Wait until `is_free`: a process that was killed stays registered until its session ends.
+
+        Raises BrokerIdTaken if it is still there after two session timeouts.
+        """
+        if is_free():
+            return
+        seconds = 2 * self._options.session_timeout_s
+        log.warning("%s: waiting up to %.0f s for that session to end", self._occupant(session), seconds)
+        deadline = self._clock.monotonic() + seconds
+        while True:
+            self.woken.clear()
+            session.children(paths.BROKER_IDS, self._noting("brokers"))
+            if is_free():
+                return
+            if self._leaves or not self.woken.wait(max(0.0, deadline - self._clock.monotonic())):
+                raise members.BrokerIdTaken(f"{self._occupant(session)}, and alive")
+
+    def _is_free(self, session: Store) -> bool:
+        return session.exists(paths.broker_path(self.node_id)) is None
+
+    def _occupant(self, session: Store) -> str:
+        """Say who is registered with this broker's id or address, for messages."""
+        others = self._registrations(session)
+        if self.node_id in others:
+            where = ", ".join(map(str, others[self.node_id].endpoints)) or "without endpoints"
+            return f"broker.id={self.node_id} is registered already ({where})"
+        other = self._other_with_same_address(session)
+        where = ", ".join(f"{each.host}:{each.port}" for each in self._endpoints)
+        return f"broker {other} is registered with an address of this broker ({where})"
+
+    def _registrations(self, session: Store) -> dict[int, paths.BrokerRegistration]:
+        """The registered brokers by id. Nodes that cannot be read are left out, and logged."""
+        ids = [int(name) for name in session.children(paths.BROKER_IDS) if name.isdigit()]
+        found = {}
+        for node_id, data in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
+            if data is not None:
+                try:
+                    found[node_id] = paths.decode_broker(paths.broker_path(node_id), data[0])
+                except paths.StoreCorrupt as error:
+                    log.warning("%s", error)
+        return found
+
+    def _other_with_same_address(self, session: Store) -> int | None:
+        others = self._registrations(session)
+        others.pop(self.node_id, None)
+        return same_address(self._endpoints, others)
+
+    # --- registering ----------------------------------------------------------------------------------------------
+
+    def _register(self, session: Store) -> int:
+        others = self._registrations(session)
+        others.pop(self.node_id, None)
+        check_listeners(self._endpoints, self._options.listeners, others)
+        registration = paths.BrokerRegistration(
+            self._endpoints, self._rack, self._clock.wall_ms(), self._options.kbroker_version
+        )
+        path = paths.broker_path(self.node_id)
+        creation: list[Operation] = [Create(path, ephemeral=True), SetData(path, paths.encode_broker(registration))]
+        try:
+            stat = session.multi(creation)[1]
+        except NodeExists:
+            stat = self._replace_own(session, path, creation)
+        except StoreUnavailable:
+            # The connection is lost: it may have been made, in this session, which lives on.
+            found = session.exists(path)
+            if found is None or found.owner != session.session_id:
+                raise
+            stat = found
+        assert isinstance(stat, Stat), stat
+        log.info("registered in ZooKeeper %s as broker %d", self._options.address, self.node_id)
+        self._watch(session)
+        self._notifications.begin(session)
+        self._is_registered = True
+        self._member.registered(session, stat.creation_id)
+        return stat.creation_id
+
+    def _replace_own(self, session: Store, path: str, creation: Sequence[Operation]) -> Stat:
+        """Replace the registration of an earlier session of this process, which ZooKeeper has not ended yet.
+
+        Raises BrokerIdTaken if the registration is that of another process.
+        """
+        found = session.exists(path)
+        if found is not None and found.owner == session.session_id:
+            return found
+        if found is None or found.owner not in self._own_sessions:
+            raise members.BrokerIdTaken(self._occupant(session))
+        result = session.multi([Delete(path, found.version), *creation])[2]
+        assert isinstance(result, Stat), result
+        return result
+
+    def _watch(self, session: Store) -> None:
+        """Watch what a member has to notice. Changes before this call are noticed too, by the first `step`."""
+        session.exists(paths.broker_path(self.node_id), self._noting("registration"))
+        session.exists(paths.FEATURE, self._noting("feature"))
+        session.exists(paths.GROUP_CONFIGS, self._noting("groups"))
+        self._note("brokers")
+
+    def _note(self, what: str) -> None:
+        with self._lock:
+            self._happened.add(what)
+        self.woken.set()
+
+    def _noted(self, what: str) -> Callable[[], None]:
+        return lambda: self._note(what)
+
+    def _noting(self, what: str) -> Callable[[WatchEvent], None]:
+        return lambda _event: self._note(what)
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Do what is due, and return after how many seconds to call again, if `woken` is not set before."""
+        if self._leaves:
+            return PURGE_S
+        self.woken.clear()
+        with self._lock:
+            happened, self._happened = self._happened, set()
+        try:
+            self._carry_out(happened)
+            self._refusal = ""
+        except KbrokerError as error:
+            with self._lock:
+                self._happened |= happened
+            if str(error) != self._refusal and not self._leaves:
+                self._refusal = str(error)
+                log.warning("membership in ZooKeeper %s, the broker serves on: %s", self._options.address, error)
+            return RETRY_S
+        return PURGE_S
+
+    def _carry_out(self, happened: set[str]) -> None:
+        """Carry out what has happened, and take each from `happened` when it is done."""
+        if "session" in happened:
+            self._join_again()
+            happened.clear()
+        session = self._session_or_fail()
+        if "feature" in happened:
+            self._check_feature(session)
+            happened.discard("feature")
+        if "registration" in happened:
+            self._check_registration(session)
+            happened.discard("registration")
+        if "brokers" in happened:
+            self._read_brokers(session)
+            happened.discard("brokers")
+        now_s = self._clock.monotonic()
+        if "configs" in happened or now_s >= self._due_s:
+            changed = self._notifications.take(session, now_s)
+            if changed:
+                self._member.configs_changed(changed)
+            self._due_s = now_s + PURGE_S
+            happened.discard("configs")
+        if "groups" in happened:
+            session.exists(paths.GROUP_CONFIGS, self._noting("groups"))
+            self._member.group_configs_changed()
+            happened.discard("groups")
+
+    def _join_again(self) -> None:
+        """Open a new session and register in it. What came from the old one does not matter any more."""
+        self._leave_cluster()
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        session = self._open()
+        there = self._cluster_id_there(session)
+        if there != self.cluster_id:
+            raise CannotJoin(f"it holds cluster {there}, and not {self.cluster_id} as before")
+        self._check_tree(session)
+        self._register(session)
+
+    def _check_feature(self, session: Store) -> None:
+        session.exists(paths.FEATURE, self._noting("feature"))
+        try:
+            self._check_tree(session)
+        except CannotJoin as error:
+            self._member.must_stop(str(error))
+
+    def _check_registration(self, session: Store) -> None:
+        """Register again if somebody has removed the registration."""
+        if session.exists(paths.broker_path(self.node_id), self._noting("registration")) is None:
+            log.warning("the registration of broker %d was removed: registering again", self.node_id)
+            self._leave_cluster()
+            self._register(session)
+
+    def _leave_cluster(self) -> None:
+        """Tell the broker, once for each registration, that it is not registered any more."""
+        if self._is_registered:
+            self._is_registered = False
+            self._member.session_ended()
+
+    def _read_brokers(self, session: Store) -> None:
+        ids = [int(name) for name in session.children(paths.BROKER_IDS, self._noting("brokers")) if name.isdigit()]
+        versions: dict[int, tuple[int, str | None]] = {}
+        for node_id, found in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
+            if found is not None:
+                try:
+                    version = paths.decode_broker(paths.broker_path(node_id), found[0]).kbroker
+                except paths.StoreCorrupt:
+                    version = None
+                versions[node_id] = found[1].creation_id, version
+        if versions != self._versions:
+            self._versions = versions
+            self._member.brokers_changed({node_id: version for node_id, (_, version) in versions.items()})
+
+    def _session_or_fail(self) -> Store:
+        if self._session is None:
+            raise StoreUnavailable("there is no session yet")
+        return self._session
