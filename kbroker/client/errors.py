@@ -95,6 +95,8 @@ class ConnectionFailed(ClientError):
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
+    refused = False
+    """Whether all addresses refused the connection: nobody listens there."""
 
 
 class MalformedAnswer(ConnectionFailed):

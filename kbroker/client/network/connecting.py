@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -113,6 +114,7 @@ async def _connected(network: Network, address: Address) -> socket.socket:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + network.setup_timeout_s
     problems: list[str] = []
+    refusals = 0
     if not 0 < address.port < 1 << 16:
         raise ConnectionFailed(f"cannot connect to {address}: there is no such port")
     try:
@@ -138,11 +140,16 @@ async def _connected(network: Network, address: Address) -> socket.socket:
             _forget(network, sock)
         except OSError as error:
             problems.append(os.strerror(error.errno).lower() if error.errno else str(error))
+            refusals += error.errno == errno.ECONNREFUSED
             _forget(network, sock)
         except BaseException:
             _forget(network, sock)
             raise
-    raise ConnectionFailed(f"cannot connect to {address}: {', '.join(dict.fromkeys(problems)) or 'it has no address'}")
+    failure = ConnectionFailed(
+        f"cannot connect to {address}: {', '.join(dict.fromkeys(problems)) or 'it has no address'}"
+    )
+    failure.refused = 0 < refusals == len(found)
+    raise failure
 
 
 def _forget(network: Network, sock: socket.socket) -> None:
