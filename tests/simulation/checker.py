@@ -1,0 +1,169 @@
+"""Looks at brokers and tree after each step, and holds the invariants against what it finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kbroker.coordination import paths
+from kbroker.coordination.store import Create, Delete, Operation, SetData
+from kbroker.coordination.tree import Tree
+from kbroker.model import TopicPartition
+from tests.simulation import invariants
+from tests.simulation.invariants import Ledger, Replica, Violation
+from tests.simulation.stored import LogFiles, Stored
+
+STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
+CONTROLLER_EPOCH = "/controller_epoch"
+
+
+@dataclass
+class Watched:
+    """A log of one life of a broker, and how far it has been compared with the ledger."""
+
+    log: Any
+    files: Any
+    history: int
+    last: Replica | None = None
+    compared: int = 0
+    """Its batches below this offset are those of the ledger."""
+
+
+@dataclass
+class Checker:
+    """One for each simulation. `Violation` is raised at the step that breaks a promise."""
+
+    note: Callable[[str], None]
+    ledgers: dict[tuple[UUID, int], Ledger] = field(default_factory=dict)
+    watched: dict[tuple[int, TopicPartition], Watched] = field(default_factory=dict)
+    states: dict[str, paths.PartitionRegistration] = field(default_factory=dict)
+    controller_epoch: int = 0
+    checks: int = 0
+    reader: Callable[[Any], Any] = lambda log: LogFiles(log.path)
+    """Makes what reads a log on and on."""
+    lives: Callable[[int], Any] = lambda node_id: None
+    """The life of a broker now, or None."""
+
+    def hold(self, found: Iterator[str], name: str = "") -> None:
+        self.checks += 1
+        for what in found:
+            promise = getattr(found, "__name__", name)
+            text = f"{name}: {what}" if name else what
+            self.note(f"BROKEN {promise}: {text}")
+            raise Violation(f"{promise}: {text}")
+
+    def ledger(self, log: Any) -> Ledger:
+        at = log.topic_partition
+        ledger = self.ledgers.get((log.topic_id, at.partition_id))
+        if ledger is None:
+            ledger = self.ledgers[log.topic_id, at.partition_id] = Ledger(str(at))
+        return ledger
+
+    # --- brokers
+
+    def forget(self, node_id: int) -> None:
+        """A broker's life has ended: what comes next is another one."""
+        for key in [key for key in self.watched if key[0] == node_id]:
+            del self.watched[key]
+
+    def look_at(self, node_id: int, log: Any) -> None:
+        """Compare one log with what was promised, as far as it has changed."""
+        state = log.state
+        if state.state != "open":
+            return
+        key = node_id, log.topic_partition
+        watched = self.watched.get(key)
+        if watched is None or watched.log is not log:
+            watched = self.watched[key] = Watched(log, self.reader(log), log.history)
+        now = Replica(
+            node_id, state.role == "leader", state.leader_epoch, state.log_start_offset, state.log_end_offset,
+            state.high_watermark,
+        )  # fmt: skip
+        before = watched.last
+        if now == before and watched.history == log.history:
+            return
+        watched.last = now
+        ledger = self.ledger(log)
+        if watched.history != log.history:
+            watched.history = log.history
+            watched.files = self.reader(log)
+            watched.compared = 0
+        if before is not None:
+            self.hold(invariants.high_watermark_never_back(before, now), ledger.name)
+            self.hold(invariants.epoch_only_grows(before, now), ledger.name)
+        if now.leads:
+            ledger.start = max(ledger.start, now.log_start)
+            if before is None or not before.leads or before.leader_epoch != now.leader_epoch:
+                self.hold(invariants.one_leader_in_each_epoch(ledger, now), ledger.name)
+                self.hold(invariants.leader_has_everything(ledger, now), ledger.name)
+                self._compare(ledger, watched, now, max(ledger.end, now.high_watermark))
+        if now.high_watermark > watched.compared:
+            self._compare(ledger, watched, now, now.high_watermark)
+
+    def _compare(self, ledger: Ledger, watched: Watched, now: Replica, until: int) -> None:
+        for batch in watched.files.read(until):
+            watched.compared = batch.last_offset + 1
+            if batch.last_offset < max(ledger.start, now.log_start):
+                continue
+            self.hold(invariants.equal_below_high_watermark(ledger, now.node_id, batch), ledger.name)
+            if batch.base_offset >= ledger.end:
+                self.hold(invariants.no_duplicates_and_in_order(ledger, batch), ledger.name)
+                ledger.commit(batch)
+
+    # --- clients
+
+    def acknowledged(self, ledger: Ledger, offset: int, values: Sequence[bytes]) -> None:
+        self.hold(invariants.acknowledged_is_committed(ledger, offset, values), ledger.name)
+
+    def consumed(self, ledger: Ledger, node_id: int, batch: Stored) -> None:
+        self.hold(invariants.consumed_is_committed(ledger, node_id, batch), ledger.name)
+
+    def consumed_committed(self, ledger: Ledger, node_id: int, start: int, end: int, seen: Sequence[Stored]) -> None:
+        self.hold(invariants.committed_reads_are_exact(ledger, node_id, start, end, seen), ledger.name)
+
+    # --- the tree
+
+    def tree_changed(self, session_id: int, operations: Sequence[Operation], tree: Tree) -> None:
+        for operation in operations:
+            if isinstance(operation, Create | SetData):
+                if operation.path == CONTROLLER_EPOCH:
+                    self._controller_epoch(int(operation.data))
+                elif found := STATE.fullmatch(operation.path):
+                    self._state(found[1], int(found[2]), operation.path, operation.data, tree)
+            elif isinstance(operation, Delete):
+                self.states.pop(operation.path, None)
+
+    def _controller_epoch(self, epoch: int) -> None:
+        if epoch < self.controller_epoch:
+            raise Violation(f"the controller epoch went back from {self.controller_epoch} to {epoch}")
+        self.controller_epoch = epoch
+
+    def _state(self, topic: str, partition_id: int, path: str, data: bytes, tree: Tree) -> None:
+        now = paths.decode_partition_state(path, data)
+        name = f"{topic}-{partition_id}"
+        before = self.states.get(path)
+        self.states[path] = now
+        node = tree.node(paths.topic_path(topic))
+        assignment = paths.decode_topic(path, node.data) if node is not None else None
+        replicas = assignment.replicas.get(partition_id, ()) if assignment is not None else ()
+        self.hold(invariants.state_is_sound(now, replicas), name)
+        self.hold(invariants.state_is_of_the_controller(now, self.controller_epoch), name)
+        if before is None:
+            return
+        self.hold(invariants.epochs_of_state_only_grow(before, now), name)
+        for node_id in set(now.isr) - set(before.isr):
+            life = self.lives(node_id)
+            at = TopicPartition(topic, partition_id)
+            log = life.log(at) if life is not None else None
+            if log is not None and log.state.state == "open" and assignment is not None:
+                ledger = self.ledgers.get((assignment.topic_id, partition_id))
+                if ledger is not None:
+                    state = log.state
+                    replica = Replica(
+                        node_id, state.role == "leader", state.leader_epoch, state.log_start_offset,
+                        state.log_end_offset, state.high_watermark,
+                    )  # fmt: skip
+                    self.hold(invariants.new_member_has_everything(ledger, replica), name)

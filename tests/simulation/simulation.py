@@ -1,0 +1,338 @@
+"""One simulation: brokers, tree, clients and faults, from its start to the end of its liveness phase.
+
+    with simulated(Plan.of(seed)) as simulation:
+        simulation.run()
+
+A history has three parts: a quiet start, the time of faults, and the liveness phase, in which all faults are over and
+everything has to be served again within `RECOVERY`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kbroker.coordination import paths
+from kbroker.coordination.store import Create
+from kbroker.model import TopicPartition
+from kbroker.storage.options import NEVER, LogOptions
+from tests.kit.logs.quick_disk import quick_directory
+from tests.simulation.broker import CLUSTER_ID, Broker, Life
+from tests.simulation.checker import Checker
+from tests.simulation.clocks import EPOCH_MS
+from tests.simulation.faults import Faults
+from tests.simulation.invariants import Violation
+from tests.simulation.network import Network, Weather
+from tests.simulation.scheduler import SECOND, Scheduler
+from tests.simulation.standin import StandInKit
+from tests.simulation.stored import Stored
+from tests.simulation.tree import TREE, TreeServer
+from tests.simulation.workload import Client, Consumer, Producer, Transactions
+
+START_LIMIT = 30 * SECOND
+RECOVERY = 90 * SECOND
+"""Within this time after the last fault everything is served again."""
+MAX_STEPS = 400_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kind of history a seed is."""
+
+    seed: int
+    broker_count: int
+    topics: tuple[tuple[str, int, int], ...]
+    """Name, partitions, replicas."""
+    flushes: bool
+    """Whether every ack waits for fsync. Then all brokers may lose power at once."""
+    duration: int
+    faults: tuple[str, ...]
+    transactions: bool
+    segment_bytes: int
+
+    @classmethod
+    def of(cls, seed: int) -> Plan:
+        chance = random.Random(f"plan {seed}")
+        brokers = chance.choice((3, 3, 3, 4))
+        topics = [("orders", chance.choice((1, 2, 3)), 3)]
+        if chance.random() < 0.3:
+            topics.append(("views", 1, chance.choice((2, 3))))
+        kinds = ("kill", "power", "pause", "cut", "one-way", "reset", "tree", "lie", "empty", "full", "admin", "clock")
+        faults = tuple(kind for kind in kinds if chance.random() < 0.5) or ("kill",)
+        return cls(
+            seed, brokers, tuple(topics), chance.random() < 0.4, chance.choice((8, 12, 20)) * SECOND, faults,
+            chance.random() < 0.5, chance.choice((700, 2000, 1 << 20)),
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        topics = ", ".join(f"{name} {count}x{replicas}" for name, count, replicas in self.topics)
+        acks = "fsync before ack" if self.flushes else "page cache"
+        return f"{self.broker_count} brokers, {topics}, {acks}, {self.duration // SECOND} s of {', '.join(self.faults)}"
+
+
+@dataclass
+class Simulation:
+    """The whole world of one seed."""
+
+    plan: Plan
+    home: Path
+    kit: Any
+    history: list[str] = field(default_factory=list)
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    clients: list[Client] = field(default_factory=list)
+    touched: list[Life] = field(default_factory=list)
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(f"simulation {self.plan.seed}")
+        self.network = Network(self.scheduler, self._weather())
+        self.tree = TreeServer(self.scheduler, self.network)
+        self.checker = Checker(lambda text: self.note("", text))
+        self.checker.lives = lambda node_id: self.brokers[node_id].life
+        self.checker.reader = self.kit.reader
+        self.tree.changed.append(self.checker.tree_changed)
+        self.tree.changed.append(self._note_change)
+        self.faults = Faults(self)
+        self._make_tree()
+        for node_id in range(1, self.plan.broker_count + 1):
+            self.brokers[node_id] = Broker(self, node_id, self.home / f"b{node_id}")
+
+    def _weather(self) -> Weather:
+        spike = self.scheduler.chance.choice((0.0, 0.01, 0.05))
+        return Weather(spike_share=spike, most=self.scheduler.chance.choice((1000, 3000, 20_000)))
+
+    def _make_tree(self) -> None:
+        operations = []
+        known = {"/"}
+        for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.CONTROLLER_EPOCH):
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                above = "/" + "/".join(parts[:depth])
+                if above not in known:
+                    known.add(above)
+                    data = {paths.CLUSTER_ID: paths.encode_cluster_id(CLUSTER_ID), paths.CONTROLLER_EPOCH: b"0"}.get(
+                        above, b""
+                    )
+                    operations.append(Create(above, data))
+        self.tree.apply(0, operations)
+
+    # --- what everybody uses
+
+    @property
+    def options(self) -> LogOptions:
+        return LogOptions(
+            segment_bytes=self.plan.segment_bytes, flush_messages=1 if self.plan.flushes else NEVER,
+            verify_transactions=False, index_interval_bytes=100, retention_ms=-1,
+        )  # fmt: skip
+
+    @property
+    def wall_ms(self) -> int:
+        return EPOCH_MS + self.scheduler.now // 1000
+
+    def note(self, who: str, text: str) -> None:
+        self.history.append(f"{self.scheduler.now / 1_000_000:11.6f} {who:>4} {text}")
+
+    def _note_change(self, session_id: int, operations: Any, tree: Any) -> None:
+        for operation in operations:
+            data = getattr(operation, "data", b"")
+            self.note(TREE, f"{type(operation).__name__} {operation.path} {data.decode()}")
+
+    def acknowledged(self, at: TopicPartition, topic_id: UUID, offset: int, values: list[bytes]) -> None:
+        self.note("", f"acknowledged: {at} {offset} {b', '.join(values).decode()}")
+        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        if ledger is None:
+            raise Violation(f"{at}: {values[0]!r} was acknowledged at {offset}, and nothing is committed")
+        self.checker.acknowledged(ledger, offset, values)
+
+    def consumed(
+        self, consumer: Consumer, node_id: int, start: int, end: int, batches: list[Stored], seen: list[Stored] | None
+    ) -> None:
+        ledger = self.checker.ledgers.get((consumer.topic_id, consumer.at.partition_id))
+        if ledger is None:
+            raise Violation(f"{consumer.at}: {consumer.name} got {batches} and nothing is committed")
+        for batch in batches:
+            self.checker.consumed(ledger, node_id, batch)
+        if seen is not None:
+            self.checker.consumed_committed(ledger, node_id, start, end, seen)
+
+    def start_of(self, at: TopicPartition, topic_id: Any) -> int:
+        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        return ledger.start if ledger is not None else 0
+
+    # --- running
+
+    def step(self, until: int) -> bool:
+        """Let the next event happen, and look at what it has changed."""
+        if not self.scheduler.step(until):
+            return False
+        while self.touched:
+            life = self.touched.pop(0)
+            if not life.process.is_alive:
+                continue
+            life.settle()
+            for log in life.logs.all():
+                self.checker.look_at(life.node_id, log)
+        if self.scheduler.steps > MAX_STEPS:
+            raise Violation("the history never comes to an end")
+        return True
+
+    def run_until(self, when: int) -> None:
+        while self.step(when):
+            pass
+
+    def run(self) -> None:
+        """The whole history. Raises Violation."""
+        self.note("", str(self.plan))
+        for broker in self.brokers.values():
+            self.scheduler.after(self.scheduler.chance.randrange(1, SECOND), broker.start)
+        self._await(lambda: self.kit.may_begin(self), START_LIMIT, "the brokers do not start")
+        self.kit.create_topics(self)
+        self._await(self.is_whole, START_LIMIT, "the topics are not served")
+        self._start_clients()
+        self.faults.begin(self.plan.duration)
+        self.run_until(self.scheduler.now + self.plan.duration)
+        self.note("", "faults end")
+        self.faults.end()
+        self._await(self.is_served, RECOVERY, "not everything is served again")
+        self.note("", f"all is served again, {self.scheduler.steps} steps, {self.checker.checks} checks")
+
+    def _await(self, holds: Any, limit: int, what: str) -> None:
+        deadline = self.scheduler.now + limit
+        look_at = 0
+        while True:
+            if self.scheduler.now >= look_at:
+                if holds():
+                    return
+                look_at = self.scheduler.now + SECOND // 5
+            if not self.step(min(deadline, look_at)) and self.scheduler.now >= deadline:
+                raise Violation(f"{what} after {limit // SECOND} s: {self.why()}")
+
+    def why(self) -> str:
+        """What is not served, for people."""
+        problems = list(self._problems())
+        clients = [client.name for client in self.clients if not getattr(client, "is_done", True)]
+        return "; ".join([*problems[:6], *(f"{name} is not done" for name in clients[:3])])
+
+    # --- liveness
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, UUID, tuple[int, ...]]]:
+        for topic in sorted(self.tree.tree.children.get(paths.TOPICS, ())):
+            found = self.tree.get(paths.topic_path(topic))
+            assert found is not None
+            assignment = paths.decode_topic(topic, found[0])
+            for partition_id, replicas in sorted(assignment.replicas.items()):
+                yield TopicPartition(topic, partition_id), assignment.topic_id, replicas
+
+    def _problems(self) -> Iterator[str]:
+        for node_id, broker in self.brokers.items():
+            if broker.life is None:
+                yield f"broker {node_id} is down"
+        for at, topic_id, replicas in self.partitions():
+            state = self.checker.states.get(paths.partition_state_path(*at))
+            if state is None or state.leader < 0:
+                yield f"{at} has no leader"
+                continue
+            if set(state.isr) != set(replicas):
+                yield f"{at} has the ISR {state.isr} of {replicas}"
+                continue
+            ends = set()
+            for node_id in replicas:
+                life = self.brokers[node_id].life
+                log = life.log(at) if life is not None else None
+                if log is None or log.state.state != "open" or log.topic_id != topic_id:
+                    yield f"{at} has no log on broker {node_id}"
+                    break
+                if (log.state.role == "leader") != (node_id == state.leader):
+                    yield f"broker {node_id} is {log.state.role} of {at}, which {state.leader} leads"
+                ends.add((log.state.log_end_offset, log.state.high_watermark))
+            else:
+                if len(ends) != 1 or len(set(next(iter(ends)))) != 1:
+                    yield f"{at} has ends and high watermarks {sorted(ends)}"
+
+    def is_whole(self) -> bool:
+        """Every partition has a leader, its full ISR and equal logs."""
+        return next(self._problems(), None) is None and any(True for _ in self.partitions())
+
+    def is_served(self) -> bool:
+        """Besides, clients have done what they wanted, and no transaction is open."""
+        if not all(getattr(client, "is_done", True) for client in self.clients) or not self.is_whole():
+            return False
+        return self.kit.is_settled(self)
+
+    # --- clients
+
+    def _start_clients(self) -> None:
+        chance = self.scheduler.chance
+        at_all = [at for at, _, _ in self.partitions()]
+        number = 0
+        for at in at_all:
+            for _ in range(chance.choice((1, 1, 2))):
+                number += 1
+                idempotent = chance.random() < 0.7
+                self.clients.append(
+                    Producer(
+                        self, f"p{number}", at=at, acks=-1 if idempotent else chance.choice((-1, 1)),
+                        producer_id=1000 + number if idempotent else -1,
+                        in_flight=chance.choice((1, 1, 3)) if idempotent else 1, total=chance.choice((10, 20, 30)),
+                        pace=self.plan.duration // 25,
+                    )
+                )  # fmt: skip
+            self.clients.append(
+                Consumer(self, f"c{number}", at=at, committed=chance.random() < 0.5, anywhere=chance.random() < 0.4)
+            )
+        if self.plan.transactions:
+            self.clients.append(
+                Transactions(self, "t1", partitions=at_all, producer_id=5000, pace=self.plan.duration // 10)
+            )
+        for client in self.clients:
+            client.refresh()
+            client.start()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        self.tree.process.end()
+
+
+@contextmanager
+def simulated(plan: Plan, kit: Any) -> Iterator[Simulation]:
+    with quick_directory() as home:
+        simulation = Simulation(plan, home, kit)
+        try:
+            yield simulation
+        finally:
+            simulation.close()
+
+
+class Outcome(NamedTuple):
+    """What a seed came to."""
+
+    seed: int
+    plan: Plan
+    broken: str
+    """The promise that was broken; empty if all were kept."""
+    history: str
+    steps: int
+    checks: int
+
+    @property
+    def summary(self) -> str:
+        return f"seed {self.seed}: {self.plan}: {self.broken or 'every promise is kept'}"
+
+
+def run_seed(seed: int, kit: Any = None) -> Outcome:
+    """Run one history. Same seed, same history."""
+    plan = Plan.of(seed)
+    broken = ""
+    with simulated(plan, kit or StandInKit()) as simulation:
+        try:
+            simulation.run()
+        except Violation as violation:
+            broken = str(violation)
+        history = "".join(f"{line}\n" for line in simulation.history)
+        return Outcome(seed, plan, broken, history, simulation.scheduler.steps, simulation.checker.checks)
