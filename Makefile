@@ -106,6 +106,8 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.kill_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.transaction_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.client_rounds --rounds $(ROUNDS)
+	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS)
+	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS) --brokers kbroker,kbroker,kafka
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
 
 # Every bit of every small file of a stopped broker, one in each partition at a start; BITS="--rounds 10" for less.

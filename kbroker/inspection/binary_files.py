@@ -67,7 +67,7 @@ def read_transaction_index(data: bytes, base_offset: int) -> Found:
             yield Problem(at, f"version {version}, which is not known; {unread}")
             return
         yield Entry("aborted_transaction", at, dict(zip(ABORTED_TRANSACTION_FIELDS, values, strict=True)))
-        if producer_id < 0 or not 0 <= first_offset < last_offset or not 0 <= last_stable_offset <= last_offset + 1:
+        if producer_id < 0 or not 0 <= first_offset < last_offset or last_stable_offset < 0:
             yield Problem(at, "impossible numbers for a transaction that was aborted")
         elif last_offset <= before:
             yield Problem(at, f"last offset {last_offset} does not come after {before}")

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.protocol import messages as M
@@ -163,6 +163,11 @@ class Follower:
         reader.close()
 
 
+def beginnings(topic: str) -> list[TopicPartition]:
+    """Return the places at which all partitions of a topic begin."""
+    return [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)]
+
+
 def read_back(address: str, topic: str, partition: int) -> Iterator[Message]:
     """Yield every record of a partition. AssertionError if offsets go back, or have a hole where none may be."""
     reader = Consumer(
@@ -200,8 +205,11 @@ def check(writers: list[Writer], address: str, topic: str, partition: int) -> No
     else:
         for writer in by_name.values():
             told = writer.acknowledged.get(partition, Acknowledged())
-            of_writer = zip(told.offsets, ((writer.name, number) for number in told.numbers), strict=True)
-            expected |= dict(of_writer)
+            for offset, number in zip(told.offsets, told.numbers, strict=True):
+                other = expected.setdefault(offset, (writer.name, number))
+                assert other == (writer.name, number), (
+                    f"{topic}-{partition}, offset {offset}: acknowledged to {other}, and to {(writer.name, number)}"
+                )
     newest: dict[tuple[str, int], int] = {}
     last: dict[str, int] = {}
     first_offset = None

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -58,16 +59,29 @@ class Cluster:
         self.zookeeper = ZooKeeperProcess(self.folder / "zookeeper", self.network.add_host("zookeeper"))
         self.nodes: dict[int, Node] = {}
         self.disk = disk
-        for node_id, kind in enumerate(kinds, 1):
-            folder = self.folder / f"{kind}-{node_id}"
-            data = folder / ("disk/data" if disk else "data")
-            folder.mkdir()
-            if disk:
-                data.parent.mkdir()
-                mount("-t", "tmpfs", "-o", f"size={disk}", "tmpfs", str(data.parent))
-            host = self.network.add_host(f"{kind}-{node_id}")
-            own = {**REPLICATED, **(settings or {})}
-            self.nodes[node_id] = KINDS[kind](node_id, host, folder, self.zookeeper.address, own, data)
+        self._settings = {**REPLICATED, **(settings or {})}
+        for kind in kinds:
+            self._new_node(kind)
+
+    def _new_node(self, kind: str) -> Node:
+        node_id = len(self.nodes) + 1
+        folder = self.folder / f"{kind}-{node_id}"
+        data = folder / ("disk/data" if self.disk else "data")
+        folder.mkdir()
+        if self.disk:
+            data.parent.mkdir()
+            mount("-t", "tmpfs", "-o", f"size={self.disk}", "tmpfs", str(data.parent))
+        host = self.network.add_host(f"{kind}-{node_id}")
+        node = KINDS[kind](node_id, host, folder, self.zookeeper.address, self._settings, data)
+        self.nodes[node_id] = node
+        return node
+
+    def add(self, kind: str) -> Node:
+        """Start one more broker, and wait until the cluster is at rest with it."""
+        node = self._new_node(kind)
+        node.start()
+        self.await_settled()
+        return node
 
     # --- questions ----------------------------------------------------------------------------------------
     @property
@@ -117,6 +131,16 @@ class Cluster:
         assert self.disk, "this cluster's brokers have no disks of their own"
         fill(self.nodes[node_id].data.parent)
 
+    def pause_zookeeper(self, seconds: float) -> None:
+        """Stop ZooKeeper (SIGSTOP) for some time. Sessions go on as if that time had not been."""
+        process = self.zookeeper.process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
     def free_disk(self, node_id: int) -> None:
         (self.nodes[node_id].data.parent / "filler").unlink(missing_ok=True)
 
@@ -137,7 +161,7 @@ class Cluster:
         """Start brokers, all at once, and wait until each serves."""
         began = [(self.nodes[node_id], self.nodes[node_id].begin()) for node_id in node_ids]
         for node, started in began:
-            node.await_ready(started)
+            node.await_member(started)
 
     def await_settled(self, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
         """Wait until all brokers are registered and every replica is in sync. Raises NotSettled, with thread dumps in

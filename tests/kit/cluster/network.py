@@ -14,8 +14,10 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -29,6 +31,7 @@ PREFIX = "10.213.77"
 BITS = 24
 CLIENTS = 254
 """The last number of the address of the bridge, where clients are."""
+CABLE_TIMEOUT_S = 10.0
 PROGRAMS = {"ip": "iproute2", "nft": "nftables"}
 """What is needed, and the Debian package that has it."""
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -146,7 +149,21 @@ class SeparateNetwork:
             "ip", "-batch", "-",
             told=f"link set lo up\naddr add {host.address}/{BITS} dev eth0\nlink set eth0 up\n",
         )  # fmt: skip
+        self._await_cable(host)
         return host
+
+    def _await_cable(self, host: Namespace) -> None:
+        """Wait until packets pass: the kernel takes its time to believe in a new cable."""
+        deadline = time.monotonic() + CABLE_TIMEOUT_S
+        while True:
+            with host.entered(), contextlib.suppress(TimeoutError, OSError):
+                try:
+                    socket.create_connection((self.clients.address, 1), timeout=0.2).close()
+                except ConnectionRefusedError:  # nobody listens there: the host itself has answered
+                    return
+            if time.monotonic() > deadline:
+                raise CannotSeparate(f"no packet passes between {host.name} and the bridge")
+            time.sleep(0.01)
 
     def cut(self, source: Host, target: Host, *, both_ways: bool = True) -> None:
         """Drop every packet from `source` to `target`, and the other way too. Cutting twice is cutting once."""

@@ -93,7 +93,11 @@ class Node(ServerProcess):
         return started
 
     def start(self) -> None:
-        self.await_ready(self.begin())
+        self.await_member(self.begin())
+
+    def await_member(self, started: float) -> None:
+        """Wait for the process that `begin` has started until it serves. RuntimeError if it ends or takes too long."""
+        self.await_ready(started)
 
     def kill(self) -> None:
         self.is_paused = False
@@ -116,6 +120,19 @@ class KafkaNode(Node):
     """Apache Kafka 3.9.1 with a small heap. Its log is in its output."""
 
     kind = "kafka"
+    taken = "org.apache.zookeeper.KeeperException$NodeExistsException"
+
+    def await_member(self, started: float) -> None:
+        """Kafka ends itself when the session of its last life has not ended yet: then it is started again."""
+        while True:
+            known = len(self.output)
+            try:
+                return self.await_ready(started)
+            except RuntimeError:
+                is_too_early = self.taken in self.output[known:] or self.taken in self.output[-20_000:]
+                if not is_too_early or time.perf_counter() - started > self.start_timeout_s:
+                    raise
+                self.begin()
 
     def command(self) -> list[str]:
         logging = write_properties(self.folder / "log4j.properties", LOG4J)

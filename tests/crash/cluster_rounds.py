@@ -1,0 +1,334 @@
+"""A cluster under faults, over and over (`python -m tests.crash.cluster_rounds --brokers kbroker,kbroker,kafka`).
+
+One round is one seed: a new ZooKeeper and three new brokers, each on a host of its own; the transactions of
+transaction_load.py and the load of replicated_load.py; and faults, up to three at a time, until all are healed:
+brokers are killed, alone or all at once, stopped, paused, cut from each other in both directions or in one, from
+ZooKeeper, or from everybody, their disks fill up, ZooKeeper is killed or paused. When all is over and at rest, nothing
+acknowledged may be missing, and all of it is looked at: what clients were told, the replicas' bytes, ZooKeeper's tree,
+each broker's metadata, and the files (`kbroker verify-log`). `--keep DIRECTORY` keeps what there is of bad rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.crash.replicated_load import TOPIC, ReplicatedLoad
+from tests.crash.transaction_clients import LOG
+from tests.crash.transaction_load import LATEST_S, TransactionLoad
+from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.cluster import replicas, tree
+from tests.kit.cluster.cluster import Cluster, NotSettled
+from tests.kit.crash.transaction_history import Anomaly, Outcome, anomalies
+
+SETTINGS: dict[str, object] = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "log.cleaner.backoff.ms": 300,
+}
+DISK = "400m"
+MOVED_S = 6.0
+REST_S = 20.0
+"""How long replicas and metadata may take to be equal after the last request."""
+
+
+class Faults:
+    """The faults of a round. Each method begins one; `Cluster.heal` ends all."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random):
+        self.cluster, self.chance = cluster, chance
+
+    def any(self) -> int:
+        return self.chance.choice(list(self.cluster.nodes))
+
+    def pair(self) -> list[int]:
+        return self.chance.sample(list(self.cluster.nodes), 2)
+
+    def kill_broker(self) -> None:
+        self.cluster.kill(self.any())
+
+    def kill_controller(self) -> None:
+        controller = self.cluster.controller()
+        if controller >= 0:
+            self.cluster.kill(controller)
+
+    def kill_leader(self) -> None:
+        leader = self.cluster.leader(TOPIC, self.chance.randrange(3))
+        if leader >= 0:
+            self.cluster.kill(leader)
+
+    def kill_all(self) -> None:
+        self.cluster.kill(*self.cluster.nodes)
+
+    def stop_broker(self) -> None:
+        node = self.cluster.nodes[self.any()]
+        if node.is_running and not node.is_paused:
+            node.stop()
+
+    def pause_broker(self) -> None:
+        node = self.cluster.nodes[self.any()]
+        node.pause()
+        time.sleep(self.chance.choice((0.1, 1.0, 4.0)))
+
+    def cut_pair(self) -> None:
+        self.cluster.cut(*self.pair())
+
+    def cut_one_way(self) -> None:
+        self.cluster.cut(*self.pair(), both_ways=False)
+
+    def cut_zookeeper(self) -> None:
+        self.cluster.cut_zookeeper(self.any())
+
+    def cut_controller_from_zookeeper(self) -> None:
+        controller = self.cluster.controller()
+        if controller >= 0:
+            self.cluster.cut_zookeeper(controller)
+
+    def isolate_broker(self) -> None:
+        self.cluster.isolate(self.any(), clients_too=self.chance.random() < 0.5)
+
+    def isolate_leader(self) -> None:
+        """Leave a leader its clients, and nobody else, until another one is elected."""
+        partition = self.chance.randrange(3)
+        leader = self.cluster.leader(TOPIC, partition)
+        if leader >= 0:
+            self.cluster.isolate(leader, clients_too=False)
+            deadline = time.monotonic() + MOVED_S
+            while self.cluster.leader(TOPIC, partition) == leader and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+    def fill_disk(self) -> None:
+        self.cluster.fill_disk(self.any())
+
+    def kill_zookeeper(self) -> None:
+        self.cluster.zookeeper.kill()
+
+    def pause_zookeeper(self) -> None:
+        self.cluster.pause_zookeeper(self.chance.choice((0.3, 1.0, 4.0)))
+
+
+OF_NETWORK = (
+    "cut_pair", "cut_one_way", "cut_zookeeper", "cut_controller_from_zookeeper", "isolate_broker", "isolate_leader"
+)  # fmt: skip
+OF_PROCESSES = (
+    "kill_broker", "kill_controller", "kill_leader", "kill_all", "stop_broker", "pause_broker", "fill_disk",
+    "kill_zookeeper", "pause_zookeeper",
+)  # fmt: skip
+FAULTS = (*OF_PROCESSES, *OF_NETWORK)
+OF_CLIENTS = ("kill_client", "hold_client", "replace_held_client")
+PLANTS: dict[str, dict[str, object]] = {
+    "acks=1": {},
+    "unclean": {"unclean.leader.election.enable": "true", "replica.lag.time.max.ms": 1000},
+}
+"""What can be set wrong on purpose: then the round must find something."""
+
+
+@dataclass
+class Result:
+    seed: int
+    brokers: Sequence[str]
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    records: int = 0
+    anomalies: list[Anomaly] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.anomalies or self.wrong)
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        counts = ", ".join(f"{self.outcomes[one]} {one.value}" for one in Outcome)
+        head = f"seed {self.seed}, {','.join(self.brokers)}: {counts}; {self.records} records acknowledged; {faults}; "
+        found = [*self.wrong, *map(str, self.anomalies)]
+        more = [f"and {len(found) - 20} more"] if len(found) > 20 else []
+        return f"{head}{len(found)} anomalies" + "".join(f"\n  {line}" for line in [*found[:20], *more])
+
+
+class Round:
+    """One round: `run` does it all, and notes in `result` what it finds."""
+
+    def __init__(self, cluster: Cluster, folder: Path, seed: int, result: Result, plant: str | None):
+        self.cluster, self.folder, self.result = cluster, folder, result
+        self.chance = random.Random(seed)
+        self.faults = Faults(cluster, self.chance)
+        self.replication_factor = min(3, len(cluster.nodes))
+        self.transactions = TransactionLoad(
+            cluster.bootstrap_servers, folder, seed,
+            epoch_writers=False, replication_factor=self.replication_factor,
+        )  # fmt: skip
+        self.records = ReplicatedLoad(cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all")
+        self.min_in_sync = 1 if plant is not None else min(2, self.replication_factor)
+
+    def run(self, seconds: float, faults: Sequence[str]) -> None:
+        self.transactions.create_topics()
+        self.records.create_topic(self.replication_factor, self.min_in_sync)
+        self.cluster.await_settled()
+        with self.transactions:
+            self.records.start()
+            time.sleep(1)
+            began = time.monotonic()
+            while (passed_s := time.monotonic() - began) < seconds or (
+                passed_s < LATEST_S and not self.transactions.says_something()
+            ):
+                self.do_some(faults)
+            self.cluster.await_settled()
+            time.sleep(0.5)
+            self.result.wrong += self.records.finish()
+            self.transactions.finish()
+        history = self.transactions.history()
+        self.result.wrong += self.transactions.wrong
+        self.result.anomalies += anomalies(history)
+        self.result.outcomes.update(one.outcome for one in history.transactions if not one.client.startswith("p"))
+        self.result.records = self.records.count
+        self.result.wrong += self.records.check()
+        self.cluster.await_settled()
+        self.result.wrong += at_rest(self.cluster)
+
+    def do_some(self, faults: Sequence[str]) -> None:
+        """Do up to three faults, most of them to brokers, and heal all of them after a while."""
+        for _ in range(self.chance.choice((1, 1, 2, 3))):
+            self.do(self.chance.choice(faults))
+            time.sleep(self.chance.choice((0.0, 0.3, 1.0)))
+        if self.chance.random() < 0.3:
+            self.do(self.chance.choice(OF_CLIENTS))
+        time.sleep(self.chance.choice((0.0, 0.5, 1.0, 3.5)))
+        self.cluster.heal()
+        if self.chance.random() < 0.5:
+            self.cluster.await_settled()
+        time.sleep(self.chance.uniform(0.2, 1.5))
+
+    def do(self, name: str) -> None:
+        self.result.faults[name] += 1
+        step: Callable[[], None] = getattr(self.faults, name, None) or getattr(self.transactions, name)
+        step()
+
+
+def at_rest(cluster: Cluster) -> list[str]:
+    """Return what is wrong with a cluster to which nothing happens any more; it has some time to come to rest."""
+    deadline = time.monotonic() + REST_S
+    while True:
+        nodes = cluster.tree()
+        wrong = [*tree.problems(nodes), *unlike_metadata(cluster), *unlike_replicas(cluster)]
+        if not wrong or time.monotonic() > deadline:
+            return wrong + [line for node_id in cluster.nodes for line in damaged_files(cluster, node_id)]
+        time.sleep(0.5)
+
+
+def unlike_metadata(cluster: Cluster) -> list[str]:
+    """Return where the metadata of a broker is not what the tree says."""
+    expected = {(one.topic, one.index): one for one in tree.partitions(cluster.tree())}
+    wrong = []
+    for node in cluster.nodes.values():
+        try:
+            with WireClient(node.host.address, node.port) as client:
+                answer = client.call(ApiKey.METADATA, 9, M.MetadataRequest(topics=None))
+        except (OSError, ConnectionClosed) as error:
+            wrong.append(f"broker {node.node_id} does not answer: {error}")
+            continue
+        if {broker.node_id for broker in answer.brokers} != set(cluster.nodes):
+            wrong.append(f"broker {node.node_id} knows the brokers {[broker.node_id for broker in answer.brokers]}")
+        left = dict(expected)
+        for topic in answer.topics:
+            for found in topic.partitions:
+                one = left.pop((topic.name, found.partition_index), None)
+                told = (found.leader_id, sorted(found.isr_nodes), found.replica_nodes)
+                state = one.state if one is not None else None
+                if one is None or state is None or told != (state["leader"], sorted(state["isr"]), one.replicas):
+                    name = f"{topic.name}-{found.partition_index}"
+                    wrong.append(f"broker {node.node_id} says of {name}: {told}, where ZooKeeper has {one}")
+        if left:
+            wrong.append(f"broker {node.node_id} does not know {sorted(left)[:5]}")
+    return wrong
+
+
+def unlike_replicas(cluster: Cluster) -> list[str]:
+    """Return where the replicas of a partition have not the same bytes."""
+    wrong = []
+    for one in tree.partitions(cluster.tree()):
+        name = f"{one.topic}-{one.index}"
+        folders = {node_id: cluster.nodes[node_id].data / name for node_id in one.replicas}
+        wrong += replicas.differences(folders, name, is_compacted=one.topic == LOG)
+    return wrong
+
+
+def damaged_files(cluster: Cluster, node_id: int) -> list[str]:
+    """Return what `kbroker verify-log` finds in a kbroker's files. Kafka's followers index times in another way."""
+    if cluster.nodes[node_id].kind != "kbroker":
+        return []
+    command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", str(cluster.nodes[node_id].data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return [f"broker {node_id}: {line}" for line in (done.stdout + done.stderr).splitlines()] if done.returncode else []
+
+
+def run(
+    seed: int, *, brokers: Sequence[str] = ("kafka",) * 3, seconds: float = 12, faults: Sequence[str] = FAULTS,
+    plant: str | None = None, keep: Path | None = None,
+) -> Result:  # fmt: skip
+    """Run one round. `plant`: one of PLANTS."""
+    result = Result(seed, brokers)
+    folder = Path(tempfile.mkdtemp(prefix="cluster-round-"))
+    settings = SETTINGS | (PLANTS[plant] if plant is not None else {})
+    try:
+        cluster = Cluster(brokers, settings, disk=DISK if "fill_disk" in faults else None)
+        possible = [one for one in faults if cluster.network.can_cut or one not in OF_NETWORK]
+        with cluster, cluster.entered():
+            try:
+                Round(cluster, folder, seed, result, plant).run(seconds, possible)
+            except (NotSettled, RuntimeError) as error:
+                result.wrong.append(f"{type(error).__name__}: {error}")
+            finally:
+                if keep is not None and result.is_bad:
+                    kept(cluster, folder, keep / f"{'-'.join(brokers)}-{seed}")
+        return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kept(cluster: Cluster, folder: Path, place: Path) -> None:
+    """Copy journals, the brokers' output and logs, and ZooKeeper's tree."""
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    for node in cluster.nodes.values():
+        shutil.copy(node.folder / "output.txt", place / f"broker-{node.node_id}.txt")
+        shutil.copytree(node.data, place / f"data-{node.node_id}", dirs_exist_ok=True)
+    if cluster.zookeeper.process is not None and cluster.zookeeper.process.poll() is None:
+        nodes = {path: node.data.decode(errors="replace") for path, node in cluster.tree().items()}
+        (place / "tree.json").write_text(json.dumps(nodes, indent=1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", default="kbroker,kbroker,kbroker", help="what each broker is: kafka or kbroker")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first round")
+    parser.add_argument("--seconds", type=float, default=12, help="of faults in each round")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--plant", choices=PLANTS, help="set something wrong, to test the test")
+    parser.add_argument("--keep", type=Path)
+    arguments = parser.parse_args()
+    began, bad = time.monotonic(), 0
+    for seed in range(arguments.first, arguments.first + arguments.rounds):
+        result = run(
+            seed, brokers=arguments.brokers.split(","), seconds=arguments.seconds, faults=arguments.faults,
+            plant=arguments.plant, keep=arguments.keep,
+        )  # fmt: skip
+        bad += result.is_bad
+        print(result, flush=True)
+    print(f"{arguments.rounds} rounds in {time.monotonic() - began:.0f} s, {bad} of them bad")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Load on a replicated topic: plain and idempotent producers, librdkafka's and our own, a group, and a watcher.
+
+At the end every record that was acknowledged with acks=all is where its acknowledgement said, the idempotent producers'
+records once and in order, the group's offsets where it was told, and what the watcher has ever seen is still there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.client import ClientError, Delivery, Producer
+from tests.crash import kill_rounds
+from tests.crash.client_actors import QUICK
+from tests.crash.kill_rounds import IDEMPOTENT, PARTITIONS, Acknowledged, Follower, Writer, read_back, value_of
+
+TOPIC = "crash"
+FINISH_S = 90.0
+BURST = 50
+PAUSE_S = 0.01
+
+
+@dataclass
+class OwnWriter(Writer):
+    """A Writer with the producer of `kbroker.client`."""
+
+    def run(self, address: str, stop: threading.Event) -> None:
+        options = QUICK | {"bootstrap_servers": address, "delivery_timeout_ms": 120_000, **self.settings}
+        with Producer(options) as producer:
+            number = 0
+            while not stop.wait(PAUSE_S):
+                for _ in range(BURST):
+                    self.send(producer, number)
+                    number += 1
+                # Not more than these wait for their answers.
+                producer.flush(60)
+            producer.flush(60)
+
+    def send(self, producer: Producer, number: int) -> None:
+        def delivered(error: ClientError | None, delivery: Delivery) -> None:
+            if error is not None or delivery.offset is None:
+                self.failed += 1
+                return
+            told = self.acknowledged.setdefault(delivery.partition, Acknowledged())
+            told.offsets.append(delivery.offset)
+            told.numbers.append(number)
+
+        producer.send(self.topic, value_of(self.name, number), partition=number % PARTITIONS, on_delivery=delivered)
+
+
+@dataclass
+class Watcher:
+    """A reader without a group that reads all partitions from their beginning, and notes what it sees where."""
+
+    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, address: str, stop: threading.Event) -> None:
+        reader = Consumer(
+            {"bootstrap.servers": address, "group.id": "watcher", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
+            | {"auto.offset.reset": "error", "reconnect.backoff.max.ms": 200, "fetch.queue.backoff.ms": 5}
+        )
+        reader.assign(kill_rounds.beginnings(TOPIC))
+        while not stop.is_set():
+            for message in reader.consume(1000, 0.2):
+                error = message.error()
+                if error is None:
+                    self.note(message.partition() or 0, message.offset() or 0, name_of(message.value() or b""))
+                elif error.fatal() or error.name() == "_AUTO_OFFSET_RESET":
+                    self.wrong.append(f"watcher: {error}")  # it had read beyond what the new leader has
+        reader.close()
+
+    def note(self, partition: int, offset: int, name: bytes) -> None:
+        before = self.seen.setdefault((partition, offset), name)
+        if before != name:
+            self.wrong.append(f"watcher: {TOPIC}-{partition} at {offset} was {before!r}, and then {name!r}")
+
+    def check(self, address: str) -> Iterator[str]:
+        """Yield which records are no longer what they were when they were seen."""
+        yield from self.wrong
+        for partition in range(PARTITIONS):
+            stored = {
+                message.offset(): name_of(message.value() or b"") for message in read_back(address, TOPIC, partition)
+            }
+            for (of, offset), name in self.seen.items():
+                if of == partition and stored.get(offset) != name:
+                    yield f"watcher: {TOPIC}-{partition} at {offset} was {name!r}, and is now {stored.get(offset)!r}"
+
+
+def name_of(value: bytes) -> bytes:
+    """Return the writer and the number in a value."""
+    return b":".join(value.split(b":")[:2])
+
+
+class ReplicatedLoad:
+    """The load of one round. `acks` of the plain producer is all, except to show that less is found."""
+
+    def __init__(self, address: str, acks: str = "all"):
+        self.address = address
+        self.writers = [
+            Writer("plain", TOPIC, {"acks": acks, "linger.ms": 1, "retries": 100_000}),
+            Writer("idempotent", TOPIC, IDEMPOTENT | {"linger.ms": 2}),
+            OwnWriter("own", TOPIC, {"enable_idempotence": True, "linger_ms": 2}),
+        ]
+        self.follower, self.watcher = Follower(), Watcher()
+        self.stopping = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def create_topic(self, replication_factor: int, min_in_sync: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address})
+        configs = {"min.insync.replicas": str(min_in_sync)}
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, replication_factor, config=configs)])[TOPIC].result(30)
+
+    def start(self) -> None:
+        actors = (*self.writers, self.follower, self.watcher)
+        self.threads = [
+            threading.Thread(
+                target=each.run,
+                args=(self.address, self.stopping),
+                daemon=True,
+                name=getattr(each, "name", type(each).__name__),
+            )
+            for each in actors
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def finish(self) -> list[str]:
+        """Let all end, and return what did not."""
+        self.stopping.set()
+        deadline = time.monotonic() + FINISH_S
+        for thread in self.threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        frames = sys._current_frames()
+        return [
+            f"{thread.name} hangs:\n{''.join(traceback.format_stack(frames[thread.ident]))[-1500:]}"
+            for thread in self.threads
+            if thread.is_alive() and thread.ident in frames
+        ]
+
+    def check(self) -> list[str]:
+        """Return what is wrong in the topic."""
+        wrong = [f"{writer.name}: {writer.failed} records failed" for writer in self.writers if writer.failed]
+        wrong += [f"{writer.name}: nothing was acknowledged" for writer in self.writers if not writer.count]
+        for partition in range(PARTITIONS):
+            try:
+                kill_rounds.check(self.writers, self.address, TOPIC, partition)
+            except AssertionError as error:
+                wrong.append(str(error))
+        try:
+            self.follower.check(self.address)
+        except AssertionError as error:
+            wrong.append(f"group: {error}")
+        wrong += list(self.watcher.check(self.address))[:20]
+        return wrong
+
+    @property
+    def count(self) -> int:
+        """The number of acknowledged records."""
+        return sum(writer.count for writer in self.writers)

@@ -1,0 +1,43 @@
+"""A share of the cluster rounds, and that they can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.protocol.api import SERVED, ApiKey
+from tests.crash.cluster_rounds import run
+from tests.kit.crash.transaction_history import Outcome
+
+CAN_BE_MEMBER = ApiKey.LEADER_AND_ISR in SERVED
+AS_MEMBER = pytest.mark.skipif(not CAN_BE_MEMBER, reason="this kbroker cannot be a member of a cluster")
+KBROKERS = ("kbroker", "kbroker", "kbroker")
+KAFKAS = ("kafka", "kafka", "kafka")
+MIXED = ("kbroker", "kbroker", "kafka")
+MOSTLY_KAFKA = ("kafka", "kafka", "kbroker")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("brokers", "seed"),
+    [
+        pytest.param(KBROKERS, 1, marks=AS_MEMBER),
+        pytest.param(MIXED, 2, marks=AS_MEMBER),
+        pytest.param(KBROKERS, 3, marks=[AS_MEMBER, pytest.mark.slow]),
+        pytest.param(MOSTLY_KAFKA, 4, marks=[AS_MEMBER, pytest.mark.slow]),
+        pytest.param(KAFKAS, 5, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
+    brokers: tuple[str, ...], seed: int
+) -> None:
+    result = run(seed, brokers=brokers, seconds=6)
+    assert not result.is_bad, result
+    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("brokers", [KAFKAS, pytest.param(KBROKERS, marks=AS_MEMBER)], ids="-".join)
+def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...]) -> None:
+    result = run(1, brokers=brokers, seconds=4, faults=["isolate_leader"], plant="acks=1")
+    assert any("crash-" in line and "plain" in line for line in result.wrong), result

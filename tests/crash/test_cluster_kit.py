@@ -1,0 +1,154 @@
+"""What the cluster rounds rely on: networks that are cut, replicas that differ, trees that make no sense."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from kbroker.protocol.records import Record, encode_batch
+from tests.kit.brokers.hosts import Host
+from tests.kit.cluster import replicas, tree
+from tests.kit.cluster.network import CannotSeparate, SeparateNetwork
+from tests.kit.kafka.zookeeper import Node
+
+# --- networks -------------------------------------------------------------------------------------------
+
+
+def arrives(source: Host, target: Host) -> bool:
+    """Return whether a connection can be made, which needs packets in both directions."""
+    with target.entered():
+        server = socket.create_server((target.address, 0))
+    with server, source.entered():
+        try:
+            socket.create_connection(server.getsockname(), timeout=0.3).close()
+        except TimeoutError:
+            return False
+    return True
+
+
+def test_packets_are_dropped_between_two_hosts_until_the_network_is_mended() -> None:
+    before = Path("/proc/self/net/dev").read_text().count("\n")
+    try:
+        network = SeparateNetwork()
+    except CannotSeparate as error:
+        pytest.skip(str(error))
+    with network:
+        one, other, third = (network.add_host(name) for name in ("one", "other", "third"))
+        assert arrives(one, other) and arrives(network.clients, one)
+        network.cut(one, other)
+        assert not arrives(one, other) and not arrives(other, one)
+        assert arrives(one, third) and arrives(network.clients, other)
+        network.mend()
+        assert arrives(one, other)
+        network.isolate(third, clients_too=False)
+        assert not arrives(one, third) and not arrives(third, other) and arrives(network.clients, third)
+        assert Path("/proc/self/net/dev").read_text().count("\n") == before
+
+
+def test_a_connection_that_is_open_stays_open_and_silent_in_the_direction_that_is_cut() -> None:
+    try:
+        network = SeparateNetwork()
+    except CannotSeparate as error:
+        pytest.skip(str(error))
+    with network:
+        one, other = network.add_host("one"), network.add_host("other")
+        with other.entered():
+            server = socket.create_server((other.address, 0))
+        with one.entered():
+            near = socket.create_connection(server.getsockname(), timeout=1)
+        far, _ = server.accept()
+        with server, near, far:
+            far.settimeout(0.3)
+            network.cut(one, other, both_ways=False)
+            near.sendall(b"lost")
+            with pytest.raises(TimeoutError):
+                far.recv(4)
+            network.mend()
+            far.settimeout(5)
+            assert far.recv(4) == b"lost"  # TCP has sent it again
+
+
+# --- replicas -------------------------------------------------------------------------------------------
+
+
+def stored(folder: Path, *batches: bytes) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000000.log").write_bytes(b"".join(batches))
+    return folder
+
+
+def batch(base_offset: int, value: bytes = b"x", epoch: int = 0) -> bytes:
+    return encode_batch([Record(base_offset, 1000, None, value, [])], base_offset=base_offset, leader_epoch=epoch)
+
+
+def test_replicas_with_the_same_batches_do_not_differ_wherever_they_begin(tmp_path: Path) -> None:
+    whole = stored(tmp_path / "1", batch(0), batch(1), batch(2))
+    later = stored(tmp_path / "2", batch(1), batch(2))
+    torn = stored(tmp_path / "3", batch(0), batch(1), batch(2), batch(3)[:30])
+    assert replicas.differences({1: whole, 2: later, 3: torn}, "t-0") == []
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [batch(0), batch(1, b"y"), batch(2)],
+        [batch(0), batch(1, epoch=1), batch(2)],
+        [batch(0), batch(1)],
+        [batch(0), batch(1), batch(2), batch(3)],
+        [batch(0), batch(2)],
+        [batch(0), batch(1), batch(1), batch(2)],
+        [],
+    ],
+)
+def test_replicas_that_differ_are_found(tmp_path: Path, others: list[bytes]) -> None:
+    folders = {
+        1: stored(tmp_path / "1", batch(0), batch(1), batch(2)),
+        2: stored(tmp_path / "2", *others),
+    }
+    assert replicas.differences(folders, "t-0")
+
+
+# --- trees ----------------------------------------------------------------------------------------------
+
+
+def node(value: object) -> Node:
+    return Node(json.dumps(value).encode(), False, 0)
+
+
+STATE = {"version": 1, "leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 3}
+GOOD = {
+    "/brokers/ids/1": node({}),
+    "/brokers/ids/2": node({}),
+    "/controller": node({"brokerid": 1}),
+    "/controller_epoch": node(3),
+    "/brokers/topics/t": node({"partitions": {"0": [1, 2]}, "adding_replicas": {}, "removing_replicas": {}}),
+    "/brokers/topics/t/partitions/0/state": node(STATE),
+    "/config/topics/t": node({}),
+}
+
+
+def test_a_tree_at_rest_has_no_problem() -> None:
+    assert tree.problems(GOOD) == [] and tree.unrest(GOOD, [1, 2]) == ""
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"/controller": node({"brokerid": 7})},
+        {"/brokers/topics/t/partitions/0/state": node(STATE | {"leader": 3, "isr": [1, 2, 3]})},
+        {"/brokers/topics/t/partitions/0/state": node(STATE | {"leader": -1})},
+        {"/brokers/topics/t/partitions/0/state": node(STATE | {"isr": [1, 1]})},
+        {"/brokers/topics/t/partitions/0/state": node(STATE | {"controller_epoch": 4})},
+        {"/brokers/topics/t/partitions/0/state": node(STATE | {"leader_recovery_state": 1})},
+        {"/brokers/topics/t/partitions/1/state": node(STATE)},
+        {"/brokers/topics/t": node({"partitions": {"0": [1, 2]}, "adding_replicas": {"0": [3]}})},
+        {"/brokers/topics/t": node({"partitions": {"0": [1, 2], "1": [1, 2]}})},
+        {"/isr_change_notification/isr_change_0000000000": node({})},
+        {"/brokers/topics/u": node({"partitions": {}})},
+    ],
+)
+def test_a_tree_that_makes_no_sense_has_a_problem(changed: dict[str, Node]) -> None:
+    assert tree.problems(GOOD | changed)
