@@ -69,6 +69,11 @@ class LeaderEpochs:
             self._entries = kept
             self._store(True)
 
+    def clear(self) -> None:
+        """Forget every epoch, durably: the log is emptied."""
+        self._entries = []
+        self._store(True)
+
     def begin_at(self, start_offset: int) -> None:
         """Note that the log begins elsewhere now: in what is stored from now on, the epoch in force there begins there.
 

@@ -25,7 +25,7 @@ from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.failures import StorageErrors
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import LogContext
-from kbroker.storage.log_segments import LogSegments
+from kbroker.storage.log_replica import LogReplica
 from kbroker.storage.options import NEVER, LogOptions
 from kbroker.storage.segment import Progress, create_segment
 from kbroker.storage.segment_files import SegmentFiles
@@ -33,10 +33,10 @@ from kbroker.storage.segment_files import SegmentFiles
 logger = logging.getLogger("kbroker.storage")
 
 # The kinds of `meet_need`: NEED_* in _core/log/partition.pxd.
-_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED = 1, 2, 3, 4, 5, 6, 7
+_OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED, _EPOCH, _BEGIN, _START = range(1, 11)
 
 
-class Log(LogSegments):
+class Log(LogReplica):
     """One partition's log."""
 
     def __init__(
@@ -355,6 +355,7 @@ class Log(LogSegments):
         if self._leader_epoch > self._epochs.latest:
             # The first epoch of an empty log has nothing to lose yet: the first flush makes it durable.
             self._epochs.assign(self._leader_epoch, end_offset, durable=end_offset > 0)
+        self.state.set_newest_epoch(self._epochs.latest)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log's start to `offset` (-1: to the high watermark), durably. Returns the log start offset.
@@ -393,41 +394,6 @@ class Log(LogSegments):
         with self._lock:
             self._durable_start_offset = max(self._durable_start_offset, min(offset, self.checkpointed_start_offset))
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop every batch with a record at or above `offset`: this broker has more than the leader.
-
-        If compaction has left a gap right below `offset`, the log ends with the last batch before the gap, as the next
-        start would find it. In Kafka the log ends at `offset` until the next start, which then sets its end and its
-        readers back. Raises StorageFailed.
-        """
-        with self._lock:
-            self.open()
-            if offset >= self.state.log_end_offset:
-                return
-            with self.storage_errors:
-                self.state.begin_roll()
-                self._keep_offsets()
-                segments = self.state.segments()
-                self._files.write_indexes(final=False)
-                found = self.state.locate(offset, 1)
-                base_offset, position = found.base_offset, found.position
-                handles = self.state.close()
-                if found.code or base_offset < 0:
-                    base_offset, position = min(offset, segments[0].base_offset), 0
-                elif base_offset > offset:
-                    # Compaction has left nothing from `offset` to the end of the segment that it was in.
-                    base_offset, position = next(
-                        (at.base_offset, at.size) for at in reversed(segments) if at.base_offset <= offset
-                    )
-                self.history += 1
-                self.truncated_to = min(self.truncated_to, offset)
-                self._closed.cut(offset)
-                self._files.truncate([at.base_offset for at in segments], base_offset, position)
-                self._open_locked()
-                # The recovery point on the disk may be beyond this log's, which knows what its indexes have not synced.
-                self.context.store_recovery_points(self.directory)
-            del handles
-
     def delete(self) -> tuple[str, list[SegmentHandle]]:
         """Take the log out of service and rename its directory.
 
@@ -454,11 +420,11 @@ class Log(LogSegments):
 
     # --- called by the compiled core, from request handlers and flushers
 
-    def meet_need(self, kind: int, base_offset: int) -> None:
+    def meet_need(self, kind: int, base_offset: int, leader_epoch: int = -1) -> None:
         """Do what the compiled core needs before an append, a read or a flush can go on, such as open a file.
 
-        `kind` is one of NEED_*, `base_offset` that of the segment. The log may have changed since the core asked, so
-        each kind looks again whether it is still needed.
+        `kind` is one of NEED_*, `base_offset` that of the segment, or the offset of what a follower appends next. The
+        log may have changed since the core asked, so each kind looks again whether it is still needed.
         """
         if kind == _OPEN:
             self.open()
@@ -482,3 +448,9 @@ class Log(LogSegments):
                 self._files.open_aborted(base_offset)
             elif kind == _TIME_INDEX:
                 self._files.open_time_index(base_offset)
+            elif kind == _EPOCH:
+                self._follow_epoch(leader_epoch, base_offset)
+            elif kind == _BEGIN:
+                self._begin_active_at(base_offset)
+            elif kind == _START:
+                self.move_start(min(base_offset, self.state.high_watermark))

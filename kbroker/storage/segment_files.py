@@ -221,6 +221,13 @@ class SegmentFiles:
             # Durably: what was cut off must not come back once another segment begins there.
             self.cut(base_offset, position, sync=True)
 
+    def replace(self, bases: list[int], base_offset: int) -> None:
+        """Remove the segments of `bases`, durably, and make an empty one that begins at `base_offset`."""
+        for gone in reversed(bases):
+            remove_segment(self._fs, self.path, gone)
+        self._fs.sync_directory(self.path)
+        create_segment(self._fs, self.path, base_offset)
+
     def cut(self, base_offset: int, size: int, *, sync: bool = False) -> None:
         """Cut the segment's .log to `size` bytes; blocks reserved behind them are released. `sync` makes it durable."""
         fd = self._fs.open(self.path_of(base_offset, file_names.LOG), os.O_RDWR)

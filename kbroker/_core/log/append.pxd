@@ -5,9 +5,10 @@ stalled directory itself, through storage.Log where needed, and never returns NE
 NEEDS_HANDLER means that nothing was changed and that the same call has to be made again from a handler thread.
 """
 
-from libc.stdint cimport int8_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from kbroker._core.log.partition cimport partition_t
+from kbroker._core.log.partition cimport partition_t, segment_t
+from kbroker._core.log.producers cimport ended_t
 from kbroker._core.wire.record_batch cimport batch_info_t
 from kbroker._core.wire.transaction_marker cimport marker_t
 
@@ -38,3 +39,30 @@ cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, co
 # is asked to add the partition. May block. Returns 0 and sets `guard` (NO_GUARD: nobody has to be asked), or returns an
 # error code. A later marker of the producer makes the guard invalid (verifications.pxd has the exception).
 cdef int partition_verify(partition_t *p, const batch_info_t *info, bint adds, int64_t *guard) noexcept nogil
+
+# --- for follow.pyx, which appends what a leader has sent --------------------------------------------
+
+ctypedef struct placed_t:
+    # The place where a batch that may be appended will stand.
+    segment_t *segment
+    int64_t base_offset
+    int64_t last_offset
+    int64_t max_timestamp        # ms; of its records, or the time of the append
+    int64_t position             # byte in the segment
+    int64_t written_ns           # monotonic; when its write began
+    ended_t aborted              # the transaction that it aborts, for the .txnindex; first_offset -1: none
+
+# Whether Kafka's conditions for a roll before this batch hold: size, age by record time, full index, 31 bits of
+# offset.
+cdef bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil
+# Add a written batch to the tail ring and to its segment, as count_in_segment does (both locks held).
+cdef void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil
+# Add a batch to the size, the timestamps and the indexes of a segment (both locks held).
+cdef void count_in_segment(segment_t *s, const batch_info_t *info, const placed_t *placed,
+                           int32_t index_interval_bytes) noexcept nogil
+# Note that a write has succeeded: the disk has space. Its duration says whether the directory is stalled.
+cdef void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil
+# Append an entry to the .txnindex of the active segment (append_lock held). Returns 0; after an error the file is cut
+# back to what it was, and -errno is returned.
+cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended,
+                             int64_t offset) noexcept nogil

@@ -40,16 +40,6 @@ cdef enum:
     STALLED_FOR_NS = 1000000000  # ... sends appends to its directory to the handler threads for this long
     LOCK_WAIT_NS = 2000000       # how long a processor waits for append_lock before it needs a handler
 
-ctypedef struct placed_t:
-    # The place where a batch that may be appended will stand.
-    segment_t *segment
-    int64_t base_offset
-    int64_t last_offset
-    int64_t max_timestamp        # ms; of its records, or the time of the append
-    int64_t position             # byte in the segment
-    int64_t written_ns           # monotonic; when its write began
-    ended_t aborted              # the transaction that it aborts, for the .txnindex; first_offset -1: none
-
 # --- appending --------------------------------------------------------------------------------------
 
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender,
@@ -94,9 +84,8 @@ cdef inline int64_t most_aborted(partition_t *p, segment_t *s) noexcept nogil:
     return s.aborted_capacity // ABORTED_SIZE if s.aborted != NULL else p.options.index_max_bytes // ABORTED_SIZE
 
 
-cdef inline bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset,
-                          int64_t max_timestamp) noexcept nogil:
-    """Return whether Kafka's conditions for a roll hold: size, age by record time, full index, 31 bits of offset."""
+cdef bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset,
+                   int64_t max_timestamp) noexcept nogil:
     cdef int64_t waited
     cdef int32_t index_max = p.options.index_max_bytes
     if last_offset - s.base_offset > INT32_MAX:
@@ -254,20 +243,23 @@ cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *plac
     atomic_add_i64(&p.bytes_in, info.size)
 
 
-cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
-    """Add the batch to the segment's size, timestamps, indexes and to the tail ring (both locks held)."""
-    cdef segment_t *s = placed.segment
-    if placed.aborted.first_offset != -1:
-        s.aborted_count += 1
+cdef void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil:
     p.tail[p.tail_count & (TAIL_RING - 1)].base_offset = placed.base_offset
     p.tail[p.tail_count & (TAIL_RING - 1)].position = placed.position
     p.tail_count += 1
+    count_in_segment(placed.segment, info, placed, p.options.index_interval_bytes)
+
+
+cdef void count_in_segment(segment_t *s, const batch_info_t *info, const placed_t *placed,
+                           int32_t index_interval_bytes) noexcept nogil:
+    if placed.aborted.first_offset != -1:
+        s.aborted_count += 1
     if placed.position == 0:
         s.first_timestamp = placed.max_timestamp
     if placed.max_timestamp > s.max_timestamp:
         s.max_timestamp = placed.max_timestamp
         s.max_timestamp_offset = placed.last_offset
-    if s.bytes_since_index > p.options.index_interval_bytes:
+    if s.bytes_since_index > index_interval_bytes:
         add_index_entry(s, placed.last_offset, placed.position)
         add_time_entry(s)
         s.bytes_since_index = 0
@@ -275,8 +267,7 @@ cdef inline void add_to_segment(partition_t *p, const batch_info_t *info, const 
     atomic_store_i64(&s.size, placed.position + info.size)
 
 
-cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
-    """Note that a write has succeeded: the disk has space. Its duration says whether the directory is stalled."""
+cdef void note_write_time(partition_t *p, int64_t started_ns) noexcept nogil:
     cdef int64_t now_ns = monotonic_ns()
     if atomic_load_i64(&p.dir.full_told_ns):
         atomic_store_i64(&p.dir.full_told_ns, 0)
@@ -287,10 +278,6 @@ cdef inline void note_write_time(partition_t *p, int64_t started_ns) noexcept no
 
 cdef int write_aborted_entry(partition_t *p, segment_t *s, int64_t producer_id, const ended_t *ended,
                              int64_t offset) noexcept nogil:
-    """Append an entry to the .txnindex of the active segment (append_lock held).
-
-    Returns 0; after an error the file is cut back to what it was, and -errno is returned.
-    """
     cdef uint8_t[ABORTED_SIZE] entry
     cdef int64_t position = <int64_t>s.aborted_count * ABORTED_SIZE
     cdef int failed

@@ -147,6 +147,7 @@ ctypedef struct partition_t:
     int32_t partition_id
     uint8_t topic_id[16]
     int32_t leader_epoch       # atomic
+    int32_t newest_epoch       # atomic; the newest leader epoch in the log's LeaderEpochs, -1 without one
     int64_t log_start_offset   # this and the next five: atomic; read without a lock, written under `lock`
     int64_t log_end_offset
     int64_t high_watermark
@@ -237,6 +238,14 @@ cdef enum:
     NEED_DIRECTORY = 5      # make the names of the files of the segment with this base offset durable
     NEED_TIME_INDEX = 6     # map the time index of the inactive segment with this base offset
     NEED_ABORTED = 7        # make or map the .txnindex of the segment with this base offset
+    NEED_EPOCH = 8          # note that need_t.leader_epoch begins at this offset
+    NEED_BEGIN = 9          # let the active segment, which is empty, begin at this offset
+    NEED_START = 10         # let the log start at this offset, as the leader's does
+
+# Whether the flush policy asks for a flush before the records up to the log's end are acknowledged.
+cdef inline bint is_flush_due(partition_t *p) noexcept nogil:
+    cdef int64_t unflushed = atomic_load_i64(&p.log_end_offset) - atomic_load_i64(&p.flushed_offset)
+    return unflushed > 0 and unflushed >= p.options.flush_messages
 
 # 0 if the partition serves requests, NEEDS_HANDLER if it is closed, else the error code to answer.
 cdef inline int refusal(partition_t *p) noexcept nogil:
@@ -251,6 +260,7 @@ ctypedef struct need_t:
     # What storage.Log has to do before a call that returned NEEDS_HANDLER is made again.
     int kind                   # NEED_*
     int64_t base_offset        # of the segment; -1 for the log as a whole
+    int32_t leader_epoch       # NEED_EPOCH only
 
 # Let storage.Log do it (Log.meet_need). Returns 0 (try again) or the error code to answer.
 cdef int meet_need(partition_t *p, const need_t *need) noexcept with gil

@@ -174,7 +174,7 @@ cdef int meet_need(partition_t *p, const need_t *need) noexcept with gil:
     if log is None:
         return UNKNOWN_TOPIC_OR_PARTITION
     try:
-        log.meet_need(need.kind, need.base_offset)
+        log.meet_need(need.kind, need.base_offset, need.leader_epoch if need.kind == NEED_EPOCH else -1)
         return 0
     except KbrokerError as error:
         return error.code

@@ -14,6 +14,7 @@ from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.flush cimport (
     complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
 )
+from kbroker._core.log.follow cimport followed_t, leader_state_t, partition_follow, partition_follow_start
 from kbroker._core.log.io cimport io_read
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.position cimport endless, partition_read, patience_t
@@ -110,6 +111,7 @@ cdef class PartitionState(SegmentIndexes):
         p.partition_id = partition_id
         memcpy(p.topic_id, PyBytes_AS_STRING(topic_id), 16)
         p.unflushed_since_ms = -1
+        p.newest_epoch = -1
         if file_system is not None and not file_system.passthrough:
             p.file_system = <void *>file_system
             Py_INCREF(file_system)
@@ -375,6 +377,35 @@ cdef class PartitionState(SegmentIndexes):
             raise MemoryError
         return outcome_of(p, code, &result)
 
+    def append_as_follower(self, records, int32_t leader_epoch, int64_t high_watermark, int64_t log_start_offset):
+        """Append batches as the partition's leader has sent them in `leader_epoch`. May block.
+
+        The last batch may be cut off. Returns an error code: 0; FENCED_LEADER_EPOCH if the partition follows no leader
+        in this epoch; CORRUPT_MESSAGE for a damaged batch, INVALID_RECORD for one that does not belong here (those
+        before it are appended); KAFKA_STORAGE_ERROR. The high watermark and the log's start follow the leader's. When
+        `flush_due` is true after the call, flush before the leader is told of the new log end.
+        """
+        cdef partition_t *p = self.p
+        cdef Py_buffer view
+        cdef leader_state_t leader
+        cdef followed_t followed
+        cdef int code
+        leader.leader_epoch = leader_epoch
+        leader.high_watermark = high_watermark
+        leader.log_start_offset = log_start_offset
+        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        with nogil:
+            code = partition_follow(p, <const uint8_t *>view.buf, view.len, &leader, &followed)
+            if code == 0 and followed.starts_later:
+                code = partition_follow_start(p, log_start_offset)
+        PyBuffer_Release(&view)
+        return code
+
+    @property
+    def flush_due(self):
+        """Whether the flush policy asks for a flush before the records up to the log's end are acknowledged."""
+        return is_flush_due(self.p)
+
     def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
                       int64_t now_ms, bint bumped=False):
         """Append a marker, the end of a producer's transaction, even when none is open here. Return what `append` does.
@@ -556,6 +587,23 @@ cdef class PartitionState(SegmentIndexes):
             end = p.log_end_offset
             mutex_unlock(&p.append_lock)
         return end
+
+    @property
+    def newest_epoch(self):
+        """The newest leader epoch that the log knows; -1 if it knows none."""
+        return atomic_load_i32(&self.p.newest_epoch)
+
+    def set_newest_epoch(self, int32_t epoch, bint durable=True):
+        """Note the newest leader epoch that the log knows. Without `durable` the next flush has to store it."""
+        cdef partition_t *p = self.p
+        with nogil:
+            mutex_lock(&p.append_lock)
+            mutex_lock(&p.lock)
+            atomic_store_i32(&p.newest_epoch, epoch)
+            if not durable and p.segment_count:
+                p.segments[p.segment_count - 1].entry_synced = False
+            mutex_unlock(&p.lock)
+            mutex_unlock(&p.append_lock)
 
     # --- producers
 

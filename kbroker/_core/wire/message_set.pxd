@@ -6,6 +6,7 @@ Findings are those of record_batch.pxd.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker._core.wire.cursor cimport writer_t
+from kbroker._core.wire.record_batch cimport batch_info_t
 
 ctypedef struct message_t:
     # Filled by message_header; all values in host order.
@@ -39,6 +40,10 @@ cdef int message_header(const uint8_t *data, int64_t size, message_t *message) n
 
 # Checks what message_header does, and the CRC.
 cdef int message_verify(const uint8_t *data, int64_t size, message_t *message) noexcept nogil
+
+# Sets `info` for a message as for a batch of one record, the last one of a compressed message. Checks what
+# message_header does or, with `verify`, message_verify.
+cdef int message_as_batch(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil
 
 # Checks what message_verify does, and that the format has the codec. Finds key and value.
 cdef int message_check(const uint8_t *data, int64_t size, message_t *message) noexcept nogil

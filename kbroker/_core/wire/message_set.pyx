@@ -76,6 +76,23 @@ cdef inline uint32_t checksum(const uint8_t *data, int64_t size) noexcept nogil:
     return crc32(0, data + MESSAGE_MAGIC, <size_t>(size - MESSAGE_MAGIC))
 
 
+cdef int message_as_batch(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
+    cdef message_t message
+    cdef int finding = message_verify(data, size, &message) if verify else message_header(data, size, &message)
+    if finding != BATCH_OK:
+        return finding
+    memset(info, 0, sizeof(batch_info_t))
+    info.base_offset = message.offset
+    info.size = message.size
+    info.leader_epoch = -1
+    info.attributes = message.attributes
+    info.max_timestamp = message.timestamp
+    info.base_timestamp = message.timestamp
+    info.producer_id = -1
+    info.record_count = 1
+    return BATCH_OK
+
+
 cdef int message_check(const uint8_t *data, int64_t size, message_t *message) noexcept nogil:
     cdef int finding = message_verify(data, size, message)
     cdef int codec

@@ -16,7 +16,7 @@ from kbroker._core.wire.cursor cimport (
     load_u32, load_u64, writer_free, writer_init, writer_t, write_i32, write_i64, write_raw,
 )
 from kbroker._core.wire.layout cimport *
-from kbroker._core.wire.message_set cimport message_header, message_t, message_verify
+from kbroker._core.wire.message_set cimport message_as_batch
 from kbroker._core.wire.record_batch cimport (
     BATCH_BAD_CRC, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC, BATCH_OK, BATCH_OLD_MAGIC, BATCH_TOO_SHORT, batch_header,
     batch_info_t, batch_verify,
@@ -80,24 +80,6 @@ ctypedef struct scan_t:
     bint memory_out
 
 
-cdef int old_message(const uint8_t *data, int64_t size, bint verify, batch_info_t *info) noexcept nogil:
-    """Set `info` for a message of magic 0 or 1 as for a batch of one record. Return BATCH_OK or a finding."""
-    cdef message_t message
-    cdef int finding = message_verify(data, size, &message) if verify else message_header(data, size, &message)
-    if finding != BATCH_OK:
-        return finding
-    memset(info, 0, sizeof(batch_info_t))
-    info.base_offset = message.offset
-    info.size = message.size
-    info.leader_epoch = -1
-    info.attributes = message.attributes
-    info.max_timestamp = message.timestamp
-    info.base_timestamp = message.timestamp
-    info.producer_id = -1
-    info.record_count = 1
-    return BATCH_OK
-
-
 cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
     """Read the batch at scan.position into `info`. Return BATCH_OK or a finding; a failed read sets window.failed."""
     cdef const uint8_t *data
@@ -124,7 +106,7 @@ cdef int look(scan_t *scan, batch_info_t *info) noexcept nogil:
     else:
         finding = batch_header(data, left, info)
     if finding == BATCH_OLD_MAGIC:
-        finding = old_message(data, left, scan.verify, info)
+        finding = message_as_batch(data, left, scan.verify, info)
     return finding
 
 
