@@ -35,7 +35,7 @@ from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.replica import Replica
 from kbroker.state_log.shards import Refusal, Shards
-from kbroker.state_log.state_partition import StatePartition
+from kbroker.state_log.state_partition import Phase, StatePartition
 from kbroker.state_log.topic import StateTopic
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +50,9 @@ MOST_PROTOCOLS = 100
 
 MEMBERS_LOOKED_AT_PER_MS = 100
 """Bounds the work on deadlines: after each look at its members a group rests for 1 ms per this many members."""
+
+COMMIT_RETRY_MS = 100
+"""The time after which a partition is looked at again whose followers lag behind."""
 
 _LONGEST_UNIQUE = str(uuid.UUID(int=0))
 
@@ -106,10 +109,13 @@ class GroupCoordinator:
         return GroupShard(partition, self.options, self._clock, self._room)
 
     def _load(self, shard: GroupShard) -> None:
-        for served in shard.load(self._deadlines.now_ms()):
+        loaded = shard.load(self._deadlines.now_ms())
+        for served in loaded:
             with shard.lock:
                 answers = self._settle(shard, served)
             _deliver(answers)
+        if unsettled := [served for served in loaded if served.unsettled.count]:
+            self._await_commit(shard, unsettled)
 
     def _hold(self, group_id: str) -> GroupShard | Refusal:
         """For `with`: the group's shard with its lock held, or why the group is not served here now."""
@@ -133,7 +139,7 @@ class GroupCoordinator:
         finally:
             shard.settling = False
         self._arm(shard, served)
-        return list(machine.take_answers())
+        return served.unsettled.due(list(machine.take_answers()))
 
     def _stored(
         self,
@@ -144,15 +150,40 @@ class GroupCoordinator:
         error: ErrorCode,
         _: int,
     ) -> None:
+        is_late = bool(error) and isinstance(store, StoreChanges) and store.is_done  # applied: the log has it
         if error:
             LOG.warning("group %r could not be stored: %s", served.machine.group_id, error.name)
             error = beat_error(error) if isinstance(store, StoreChanges) else store_error(error)
         with shard.lock:
+            if isinstance(store, StoreChanges) and not is_late:
+                served.unsettled.count -= 1
             machine.stored(cast("Any", store), error, self._deadlines.now_ms())
             if shard.settling:
                 return  # committed before the append returned: `_settle` goes on
             answers = self._settle(shard, served)
         _deliver(answers)
+        if is_late:
+            self._await_commit(shard, [served])
+
+    def _await_commit(self, shard: GroupShard, groups: list[ServedGroup]) -> None:
+        """Wait until what `groups` have applied is committed, unless the shard has ended. The caller holds no lock."""
+
+        def committed(error: ErrorCode, _: int) -> None:
+            answers: Answers = []
+            with shard.lock:
+                for served in groups:
+                    if error:
+                        answers += served.unsettled.fail(beat_error(error))
+                    else:
+                        served.unsettled.count -= 1
+                        answers += served.unsettled.due([])
+            _deliver(answers)
+            if error:
+                again = functools.partial(self._await_commit, shard, groups)
+                self._deadlines.schedule(self._deadlines.now_ms() + COMMIT_RETRY_MS, again)
+
+        if shard.partition.phase is Phase.ACTIVE:
+            shard.partition.when_committed(committed)
 
     def _arm(self, shard: GroupShard, served: ServedGroup) -> None:
         due_ms = max(served.machine.wake_ms, served.rests_until_ms)

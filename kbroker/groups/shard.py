@@ -13,6 +13,7 @@ from kbroker.groups.options import GroupOptions
 from kbroker.groups.records import GroupValue
 from kbroker.groups.replay import PartitionReplay
 from kbroker.groups.subscribed_topics import subscribed_topics
+from kbroker.groups.unsettled import Unsettled
 from kbroker.model import TopicPartition
 from kbroker.room import Room
 from kbroker.rules.consumer_group_member import Change, StoreChanges
@@ -70,7 +71,9 @@ class ServedGroup:
     The machine is of the group's protocol. It is replaced when the group changes to the other protocol.
     """
 
-    __slots__ = ("alarm", "armed_ms", "machine", "made_by", "offsets", "rests_until_ms", "state_timestamp_ms")
+    __slots__ = (
+        "alarm", "armed_ms", "machine", "made_by", "offsets", "rests_until_ms", "state_timestamp_ms", "unsettled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -91,6 +94,8 @@ class ServedGroup:
         """The scheduled call that advances the machine."""
         self.rests_until_ms = 0
         """The machine is not advanced before this time, because that looks at all members."""
+        self.unsettled = Unsettled()
+        """The answers that wait until the group's changes are committed."""
 
     @property
     def classic(self) -> Group | None:
@@ -139,6 +144,7 @@ class GroupShard(Shard):
             for group_id, served in loaded.items():
                 if served.consumer is not None:
                     served.consumer.limits = self._options.limits_of(group_id)
+                    served.unsettled.count = 1  # the end of the log may not be committed
                 for producer_id in served.offsets.transactions:
                     self._in_transaction.setdefault(producer_id, set()).add(group_id)
                 served.machine.start(now_ms)
@@ -231,6 +237,7 @@ class GroupShard(Shard):
             for served in self.groups.values():
                 served.machine.end(error)
                 answers += served.machine.take_answers()
+                answers += served.unsettled.fail(error)
                 self._give_back_room(served)
             self.groups = {}
         return answers
@@ -269,6 +276,7 @@ class GroupShard(Shard):
         """Append the changes as one batch. They are applied as soon as the log has the batch, before it is durable."""
         machine = served.consumer
         assert machine is not None
+        served.unsettled.count += 1
         group_id = machine.group_id
         self.partition.append([consumer_records.record(group_id, change) for change in store.changes], committed)
         machine.appended(store)

@@ -52,11 +52,20 @@ class MemoryMarkers:
 class TransactionHome:
     """A broker's transaction coordinator. `restart` makes a new one on the same partitions."""
 
-    def __init__(self, partitions: int = 1, exists: bool = True, **options: Any):
-        self.topic = MemoryOffsetsTopic(partitions, exists)
+    def __init__(
+        self,
+        partitions: int = 1,
+        exists: bool = True,
+        *,
+        topic: Any = None,
+        clock: ManualClock | None = None,
+        markers: Any = None,
+        **options: Any,
+    ):
+        self.topic = topic or MemoryOffsetsTopic(partitions, exists)
         self.options = TransactionOptions(**options)
-        self.clock = ManualClock()
-        self.markers = MemoryMarkers()
+        self.clock = clock or ManualClock()
+        self.markers = markers or MemoryMarkers()
         self.next_id = 100
         self.ids_exhausted = False
         self.retried = 0

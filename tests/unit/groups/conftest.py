@@ -26,11 +26,11 @@ from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
 class Home:
     """One broker's coordinator; `restart` makes a new one on the same partitions."""
 
-    def __init__(self, topic: Any = None, **options: Any):
+    def __init__(self, topic: Any = None, clock: ManualClock | None = None, **options: Any):
         self.topic = topic or MemoryOffsetsTopic()
         self.topics: NamedTopics = Topics(t=4)
         self.options = GroupOptions(**options)
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.numbers = 0
         self.start()
 

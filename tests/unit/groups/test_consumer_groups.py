@@ -71,15 +71,33 @@ def test_nobody_hears_of_a_change_before_the_log_has_it_for_good(home: Home) -> 
     assert [answer.member_epoch for answer in answers] == [2]
 
 
-def test_who_asks_meanwhile_hears_how_things_stand(home: Home) -> None:
+def test_who_asks_meanwhile_hears_of_it_when_it_is_committed(home: Home) -> None:
     replica = home.replica_of("g")
     replica.hold = True
     answers: list[BeatAnswer] = []
     beat = Beat("a", 0, "c", "/h", rebalance_timeout_ms=1, topics=("t",), owned={})
     home.coordinator.consumers.heartbeat("g", beat, answers.append)
-    assert home.beat("a", 2).member_epoch == 2
+    home.coordinator.consumers.heartbeat("g", Beat("a", 2, "c", "/h"), answers.append)
+    assert answers == []
+    replica.release()
+    assert [(answer.error, answer.member_epoch) for answer in answers] == [(ErrorCode.NONE, 2)] * 2
+
+
+def test_who_asks_meanwhile_does_not_hear_of_what_may_be_lost(home: Home) -> None:
+    replica = home.replica_of("g")
+    replica.hold = True
+    answers: list[BeatAnswer] = []
+    beat = Beat("a", 0, "c", "/h", rebalance_timeout_ms=1, topics=("t",), owned={})
+    home.coordinator.consumers.heartbeat("g", beat, answers.append)
+    replica.led_since = replica.leader_epoch = 1
     replica.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    home.coordinator.consumers.heartbeat("g", Beat("a", 2, "c", "/h"), answers.append)
     assert [answer.error for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+    home.advance(100)
+    assert [answer.error for answer in answers] == [ErrorCode.NOT_COORDINATOR] * 2
+    home.coordinator.consumers.heartbeat("g", Beat("a", 2, "c", "/h"), answers.append)
+    home.coordinator.shards.resign(home.coordinator.shards.partition_for("g"))
+    assert [answer.error for answer in answers] == [ErrorCode.NOT_COORDINATOR] * 3
 
 
 def test_a_change_that_the_log_refuses_has_not_happened(home: Home) -> None:
