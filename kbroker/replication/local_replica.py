@@ -61,7 +61,7 @@ class LocalReplica:
         except KbrokerError as error:
             committed(error.code, -1)
             return
-        if appended.must_wait:
+        if appended.must_flush:
             self._flush_waits.add(self.log, appended.base_offset, committed)
         else:
             committed(ErrorCode.NONE, appended.base_offset)

@@ -63,7 +63,7 @@ class LocalMarkers:
                 )
             done(error)
 
-        if appended.must_wait:
+        if appended.must_flush:
             self._flush_waits.add(log, appended.base_offset, durable)
         else:
             durable(ErrorCode.NONE, appended.base_offset)

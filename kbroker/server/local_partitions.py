@@ -130,7 +130,7 @@ class LocalPartitions:
                 is_new = self._topics is not None
                 log = self._logs.create(topic.name, topic.topic_id, partition.partition_id, options, is_new=is_new)
             if log.leader_epoch != partition.leader_epoch:
-                log.set_leader_epoch(partition.leader_epoch)
+                log.be_alone(partition.leader_epoch)
         # A coordinator opens the partitions of its new topic when they are first asked for (`StateTopic.replica`).
 
     def delete_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kbroker.errors import DiskDamaged
 from kbroker.fs import FileSystem
@@ -25,13 +25,17 @@ class LeaderEpochs:
     other errors are raised as OSError.
     """
 
-    def __init__(self, fs: FileSystem, directory: str):
+    def __init__(
+        self, fs: FileSystem, directory: str, on_change: Callable[[list[tuple[int, int]]], None] = lambda entries: None
+    ):
         self._fs = fs
         self._path = f"{directory}/{checkpoints.LEADER_EPOCHS}"
-        self._entries: list[tuple[int, int]] = []
+        self._on_change = on_change
+        """Called with the entries after each change, before it is stored."""
+        self._known: list[tuple[int, int]] = []
         self._is_durable = True
         self.is_stored = True
-        """Whether the file holds what is known here. False after a full disk has prevented a write."""
+        """Whether the file holds what is known here. False after `begin`, and after a write that failed."""
         self._log_start_offset = 0
 
     def load(self) -> bool:
@@ -46,6 +50,16 @@ class LeaderEpochs:
             return False
 
     @property
+    def _entries(self) -> list[tuple[int, int]]:
+        return self._known
+
+    @_entries.setter
+    def _entries(self, entries: list[tuple[int, int]]) -> None:
+        if entries != self._known:
+            self._known = entries
+            self._on_change(entries)
+
+    @property
     def entries(self) -> list[tuple[int, int]]:
         return list(self._entries)
 
@@ -56,11 +70,25 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
         """Add `epoch`, which begins at `start_offset`. Entries with a later offset or a later epoch are dropped."""
+        if self._add(epoch, start_offset):
+            self._store(durable)
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Add `epoch`, which begins at the log's end, as `assign` does, but leave it to `settle` to store it.
+
+        A power cut may lose the entry until then. It loses nothing else: a record of the epoch names it, so recovery
+        finds the epoch in the records above the recovery point, and `settle` comes before each recovery point. Without
+        such a record nobody can tell the difference.
+        """
+        if self._add(epoch, start_offset):
+            self._is_durable = self.is_stored = False
+
+    def _add(self, epoch: int, start_offset: int) -> bool:
         if self._entries and self._entries[-1][0] == epoch:
-            return
+            return False
         kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
         self._entries = [*kept, (epoch, start_offset)]
-        self._store(durable)
+        return True
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or above the log's new end."""
@@ -136,7 +164,7 @@ class LeaderEpochs:
             self._write(True)
 
     def settle(self) -> None:
-        """Store the epochs that a full disk has kept from being stored. Raises OSError.
+        """Store the epochs that `begin` has left, or that a full disk has kept from being stored. Raises OSError.
 
         Call it before a checkpoint says that the log is flushed up to an offset or begins at one. Until then recovery
         finds the epochs in the records.

@@ -11,6 +11,7 @@ import errno
 import logging
 import threading
 import weakref
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -18,7 +19,7 @@ from kbroker._core.log.partition_state import PartitionState
 from kbroker._core.log.producer_table import ActiveProducer
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
-from kbroker.model import TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
 from kbroker.storage import checkpoints, lookup
 from kbroker.storage.closed_log import ClosedLog
 from kbroker.storage.directory import delete_directory_name
@@ -51,6 +52,7 @@ class Log(LogReplica):
         is_clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = 0,
         progress: Progress | None = None,
         may_have_gaps: bool = False,
     ):
@@ -73,7 +75,6 @@ class Log(LogReplica):
         """This log's entry in recovery-point-offset-checkpoint on the disk."""
         self._durable_start_offset = log_start_offset
         self._leader_epoch = 0
-        self._epochs = LeaderEpochs(self._fs, path)
         self._is_shut = False
         self._closed_size: int | None = None
         """Bytes of the segments on disk, once somebody has asked: nothing changes them before the log is open."""
@@ -90,9 +91,12 @@ class Log(LogReplica):
             self._fs,
             weakref.ref(self),
         )
+        self._epochs = LeaderEpochs(self._fs, path, self.state.set_epochs)
         self._files = SegmentFiles(self._fs, path, self.state)
+        if context.is_member:
+            self.state.become_stopped()
         if not directory.is_offline:
-            self.state.set_closed_offsets(log_start_offset, recovery_point)
+            self.state.set_closed_offsets(log_start_offset, recovery_point, high_watermark)
 
     @classmethod
     def create(
@@ -231,7 +235,8 @@ class Log(LogReplica):
             # of truncated or lost ones.
             self.context.store_recovery_points(self.directory)
         # Before the log is open: from then on others append at once.
-        self._begin_epoch(loaded.log_end_offset)
+        if self.state.role == "alone":
+            self._begin_epoch(loaded.log_end_offset)
         self._files.open(loaded, self._roll_jitter_ms)
         self._closed.opened()
         if self._options.flushed_visibility and loaded.flushed_offset < loaded.log_end_offset:
@@ -339,23 +344,48 @@ class Log(LogReplica):
             self._options = options
             self.state.update_options(options)
 
-    def set_leader_epoch(self, epoch: int) -> None:
-        """Note that this broker leads the partition in `epoch`: batches are stamped and fetches compared with it."""
+    def be_alone(self, epoch: int) -> None:
+        """Lead the partition in `epoch`, without followers: batches are stamped and fetches compared with it."""
         with self._lock:
             self._leader_epoch = max(epoch, self._leader_epoch)
-            end_offset = self.state.set_leader_epoch(self._leader_epoch)
+            end_offset = self.state.become_alone(self._leader_epoch)
             if self.state.state == "open":
                 with self.storage_errors:
                     self._begin_epoch(end_offset)
 
+    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> None:
+        """Lead the partition in `epoch`, which begins at the log end offset: a follower may ask for that at once.
+
+        `followers`: the broker epochs of the other replicas by node id, -1 if unknown. `in_sync`: the committed ISR.
+        Opens the log. Raises StorageFailed.
+        """
+        with self._lock:
+            self.open()
+            self._leader_epoch = epoch
+            now_ms = int(self.context.clock.monotonic() * 1000)
+            end_offset = self.state.become_leader(epoch, followers, in_sync, now_ms)
+            self._epochs.begin(epoch, end_offset)
+
+    def follow(self, epoch: int) -> None:
+        """Follow the leader of `epoch`. Opens the log. Raises StorageFailed."""
+        with self._lock:
+            self.open()
+            self._leader_epoch = epoch
+            self.state.become_follower(epoch)
+
+    def stop_replica(self) -> None:
+        """Serve nothing of the partition until the controller gives it another role."""
+        with self._lock:
+            self._leader_epoch = NO_LEADER_EPOCH
+            self.state.become_stopped()
+
     def _begin_epoch(self, end_offset: int) -> None:
         """Stamp batches from `end_offset` on with the newest epoch known, and store where it begins."""
         self._leader_epoch = max(self._leader_epoch, self._epochs.latest)
-        self.state.set_leader_epoch(self._leader_epoch)
+        self.state.become_alone(self._leader_epoch)
         if self._leader_epoch > self._epochs.latest:
             # The first epoch of an empty log has nothing to lose yet: the first flush makes it durable.
             self._epochs.assign(self._leader_epoch, end_offset, durable=end_offset > 0)
-        self.state.set_newest_epoch(self._epochs.latest)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log's start to `offset` (-1: to the high watermark), durably. Returns the log start offset.

@@ -25,6 +25,8 @@ class LogContext:
         remove_later: Callable[[int, list[SegmentHandle], list[str]], None],
         producer_id_expiration_ms: int = 86_400_000,
         store_recovery_points: Callable[[LogDirectory], None] = lambda directory: None,
+        *,
+        is_member: bool = False,
     ):
         self.fs = fs
         self.clock = clock
@@ -39,3 +41,5 @@ class LogContext:
         """An idempotent producer that has been silent for so long is forgotten. May be changed at any time."""
         self.store_recovery_points = store_recovery_points
         """Makes the recovery points of the logs in a directory durable."""
+        self.is_member = is_member
+        """Whether the broker is a member of a cluster: a log serves nothing before the controller gives it a role."""

@@ -58,11 +58,13 @@ class LogManager:
         clock: Clock | None = None,
         randomness: random.Random | None = None,
         policies_for: PoliciesFor = policies_for,
+        is_member: bool = False,
     ):
+        """`is_member`: the broker is a member of a cluster, so a log waits for the role that the controller gives."""
         self.options = options
         limit_memory(options.producers_max_bytes)
         self._policies_for = policies_for
-        self.partition_table = PartitionTable()
+        self.partition_table = PartitionTable(is_member)
         self.strays: dict[TopicPartition, str] = {}
         """Partitions on disk that the cluster does not know, with their paths. They are left alone."""
         self._fs = fs or RealFileSystem()
@@ -86,6 +88,7 @@ class LogManager:
             self._removals.remove_files_later,
             options.producer_id_expiration_ms,
             self._store_recovery_points,
+            is_member=is_member,
         )
         self._space_watch = SpaceWatch(options.free_warning_percent)
         self._is_stopping = threading.Event()
@@ -193,6 +196,8 @@ class LogManager:
         scheduler.every(options.flush_scheduler_interval_ms, self.flush_due)
         scheduler.every(options.flush_checkpoint_interval_ms, self.write_checkpoints)
         scheduler.every(options.start_offset_checkpoint_interval_ms, self.write_start_offsets)
+        if self._context.is_member:
+            scheduler.every(options.high_watermark_checkpoint_interval_ms, self.write_high_watermarks)
         scheduler.once(0, self.check_space)
         scheduler.every(CHECK_INTERVAL_MS, self.check_space)
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
@@ -405,6 +410,10 @@ class LogManager:
     def write_checkpoints(self) -> None:
         """Write every directory's checkpoints: up to where each log is flushed and visible, and where it starts."""
         self._in_each_home(OpenDirectory.write_checkpoints)
+
+    def write_high_watermarks(self) -> None:
+        """Write replication-offset-checkpoint of every directory: the high watermarks, for a member's next start."""
+        self._in_each_home(OpenDirectory.write_high_watermarks)
 
     def write_start_offsets(self) -> None:
         """Write log-start-offset-checkpoint of every directory: where each log starts."""

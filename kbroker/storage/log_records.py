@@ -13,16 +13,27 @@ class LogRecords:
     state: PartitionState
     context: LogContext
 
-    def append(self, batch: bytes, *, wait: bool = True, as_coordinator: bool = False, guard: int = 0) -> AppendResult:
+    def append(
+        self,
+        batch: bytes,
+        *,
+        wait: bool = True,
+        as_coordinator: bool = False,
+        guard: int = 0,
+        acks: int = -1,
+        leader_epoch: int = -1,
+    ) -> AppendResult:
         """Append one batch (magic 2) that the broker itself made.
 
         `wait`: return only once the batch is as durable as the flush policy asks for; one flush serves all who wait.
+        Nobody waits here for replicas: that is `replication.acks`.
         `as_coordinator`: a group coordinator writes for a producer, without sequences. `guard`: the return value of
-        `verify`, for the first batch of a transaction. Raises ProtocolError with the code that a producer would get;
-        StorageFailed if the flush fails.
+        `verify`, for the first batch of a transaction. `acks` as in Produce: with -1 the in-sync replicas must be
+        enough. `leader_epoch`: this broker must have led since that epoch, or an earlier one; -1: any. Raises
+        ProtocolError with the code that a producer would get; StorageFailed if the flush fails.
         """
         origin = AS_COORDINATOR if as_coordinator else AS_CLIENT
-        code, appended = self.state.append(batch, self.context.clock.wall_ms(), origin, guard)
+        code, appended = self.state.append(batch, self.context.clock.wall_ms(), origin, guard, acks, leader_epoch)
         return self._flushed(code, appended, wait)
 
     def verify(self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False) -> int:
@@ -47,18 +58,19 @@ class LogRecords:
         commit: bool,
         bumped: bool = False,
         wait: bool = True,
+        leader_epoch: int = -1,
     ) -> AppendResult:
         """Append the marker that ends the producer's transaction.
 
         It is also written if the producer has no open transaction here: it fences older epochs from then on. `bumped`:
         the marker's epoch is newer than that of the transaction it ends, so a transaction of the marker's epoch is the
-        next one. `wait` is that of `append`.
+        next one. `wait` and `leader_epoch` are those of `append`.
 
         Raises ProtocolError: INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED if a newer coordinator has written
         a marker before. Raises StorageFailed if the flush fails.
         """
         code, appended = self.state.append_marker(
-            producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms(), bumped
+            producer_id, producer_epoch, coordinator_epoch, commit, self.context.clock.wall_ms(), bumped, leader_epoch
         )
         return self._flushed(code, appended, wait)
 
@@ -66,17 +78,17 @@ class LogRecords:
         """Return what was appended, once it is flushed if it must be and the caller waits for that."""
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name}")
-        if appended.must_wait and wait:
+        if appended.must_flush and wait:
             self.state.flush(appended.last_offset + 1)
         return appended
 
-    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False, to_log_end: bool = False) -> bytes:
         """Read about `max_bytes` bytes of batches, from the batch that holds `offset` on.
 
         The first batch is whole, even if it is larger; the last may be cut. `committed` reads up to the last stable
-        offset only. Raises ProtocolError (OFFSET_OUT_OF_RANGE, ...).
+        offset only, `to_log_end` what is not replicated yet, too. Raises ProtocolError (OFFSET_OUT_OF_RANGE, ...).
         """
-        code, data = self.state.read(offset, max_bytes, True, committed)
+        code, data = self.state.read(offset, max_bytes, True, committed, to_log_end)
         if code:
             raise ProtocolError(ErrorCode(code), f"{self}: {ErrorCode(code).name} at offset {offset}")
         return data

@@ -56,11 +56,10 @@ class LogReplica(LogSegments):
             if offset >= self.state.log_end_offset:
                 with self.storage_errors:
                     self._epochs.truncate_from_end(offset)
-                self.state.set_newest_epoch(self._epochs.latest)
                 return
             with self.storage_errors:
                 segments = self._begin_cut(offset)
-                found = self.state.locate(offset, 1)
+                found = self.state.locate(offset, 1, to_log_end=True)
                 base_offset, position = found.base_offset, found.position
                 handles = self.state.close()
                 if found.code or base_offset < 0:

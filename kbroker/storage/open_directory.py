@@ -42,6 +42,9 @@ class OpenDirectory:
         self._recovery_points: dict[TopicPartition, int] | None = None
         """None: the checkpoint was lost."""
         self._start_offsets: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._stored_high_watermarks: dict[TopicPartition, int] | None = None
+        """What this process has written to replication-offset-checkpoint; None: nothing yet."""
         self._device: tuple[int, int] | None = None
         """Device and inode of the directory when it was opened; None if unknown."""
         self._checkpoint_lock = threading.Lock()
@@ -54,6 +57,8 @@ class OpenDirectory:
         self._recovery_points = self._load_recovery_points(entries)
         otherwise = "logs start with their first segments, records deleted from it return"
         self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
+        otherwise = "high watermarks begin at the logs' starts, and move when the other replicas are known"
+        self._high_watermarks = self._load_checkpoint(checkpoints.HIGH_WATERMARKS, otherwise) or {}
         self.cleaned.load(entries)
         # Without recovery points a clean mark says nothing about the logs.
         self.is_clean = is_clean and self._recovery_points is not None
@@ -121,6 +126,7 @@ class OpenDirectory:
             is_clean=self.is_clean,
             recovery_point=(self._recovery_points or {}).get(topic_partition, 0),
             log_start_offset=self._start_offsets.get(topic_partition, 0),
+            high_watermark=self._high_watermarks.get(topic_partition, 0),
             progress=None if self.is_clean else progress,
             may_have_gaps=self._recovery_points is None,
         )
@@ -183,8 +189,7 @@ class OpenDirectory:
             self._store(checkpoints.RECOVERY_POINTS, points)
             for log in logs:
                 log.written_recovery_point = points[log.topic_partition]
-            marks = {log.topic_partition: log.state.high_watermark for log in logs if log.is_open}
-            self._store(checkpoints.HIGH_WATERMARKS, {**points, **marks})
+            self._store_high_watermarks(logs)
             self._store_start_offsets(logs)
             self.cleaned.keep_only(points)
             self._departed -= departed
@@ -195,6 +200,17 @@ class OpenDirectory:
             logs = self.logs()
             _settle_epochs(logs)
             self._store_start_offsets(logs)
+
+    def write_high_watermarks(self) -> None:
+        """Write replication-offset-checkpoint: up to where each log is replicated. Raises OSError."""
+        with self._checkpoint_lock:
+            self._store_high_watermarks(self.logs())
+
+    def _store_high_watermarks(self, logs: list[Log]) -> None:
+        marks = {log.topic_partition: log.state.high_watermark for log in logs}
+        if marks != self._stored_high_watermarks:
+            self._store(checkpoints.HIGH_WATERMARKS, marks)
+            self._stored_high_watermarks = marks
 
     def _store_start_offsets(self, logs: list[Log]) -> None:
         starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}

@@ -43,6 +43,10 @@ class LogOptions(NamedTuple):
     """Batches are converted for consumers that know messages of magic 0 and 1 only."""
     verify_transactions: bool = True
     """The first batch of a transaction is appended only after its coordinator was asked (KIP-890)."""
+    min_in_sync: int = 1
+    """min.insync.replicas: with fewer in-sync replicas nothing is committed, and acks=all is refused."""
+    replica_lag_ms: int = 30_000
+    """replica.lag.time.max.ms: a follower that has caught up within this time counts as caught up."""
     max_inflated_size: int = 128 << 20
     """Bytes that one batch may inflate to when it is compacted, if more than `protocol.records.INFLATED_LIMIT`."""
     retention_ms: int = 7 * 24 * 3_600_000
@@ -95,6 +99,7 @@ class StorageOptions(NamedTuple):
     """How often logs are checked for a flush by `LogOptions.flush_ms`."""
     flush_checkpoint_interval_ms: int = 60_000
     start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
     retention_check_interval_ms: int = 300_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000

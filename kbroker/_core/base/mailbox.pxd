@@ -46,3 +46,6 @@ cdef void mailbox_awake(mailbox_t *box) noexcept nogil
 # `posted` of a mail stays 1 until it is taken from the list, so no other thread links it again meanwhile.
 cdef mail_t *take_all(mailbox_t *box) noexcept nogil
 cdef mail_t *take_next(mail_t **mails) noexcept nogil
+# Owner only, for owners without an epoll set: block until there is mail, until mailbox_wake, or until `timeout_ms` (-1:
+# no limit) passes. Returns whether there is mail.
+cdef bint mailbox_wait(mailbox_t *box, int timeout_ms) noexcept nogil

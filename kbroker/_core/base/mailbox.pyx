@@ -113,6 +113,18 @@ cdef mail_t *take_next(mail_t **mails) noexcept nogil:
     return mail
 
 
+cdef bint mailbox_wait(mailbox_t *box, int timeout_ms) noexcept nogil:
+    cdef pollfd waiting
+    cdef uint64_t ignored = 0
+    if mailbox_may_sleep(box):
+        waiting.fd = box.wake_fd
+        waiting.events = POLLIN
+        if poll(&waiting, 1, timeout_ms) > 0:
+            read(box.wake_fd, &ignored, sizeof(ignored))
+        mailbox_awake(box)
+    return not mailbox_is_empty(box)
+
+
 cdef class Mailbox:
     """A mailbox with `count` mails, numbered from 0. Any thread posts them, one thread takes them out. For tests."""
 

@@ -5,7 +5,7 @@ stalled directory itself, through storage.Log where needed, and never returns NE
 NEEDS_HANDLER means that nothing was changed and that the same call has to be made again from a handler thread.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.log.partition cimport partition_t, segment_t
 from kbroker._core.log.producers cimport ended_t
@@ -15,6 +15,8 @@ from kbroker._core.wire.transaction_marker cimport marker_t
 ctypedef struct appender_t:
     # Who appends a batch, and what is known of its transaction.
     int8_t origin              # FROM_CLIENT, FROM_COORDINATOR
+    int16_t acks               # as in Produce; -1: the batch has to be replicated
+    int32_t leader_epoch       # refuse the batch unless this broker leads since this epoch or an earlier one; -1: any
     int64_t guard              # as partition_verify gave it; NO_GUARD: no coordinator was asked
     bint adds                  # a batch that begins a transaction also adds the partition to it (KIP-890, part 2)
     const marker_t *marker     # NULL: a batch of records; else the batch is this marker, the end of a transaction
@@ -24,15 +26,18 @@ ctypedef struct append_result_t:
     int64_t last_offset
     int64_t log_append_time    # ms; -1 unless the topic has LogAppendTime
     int64_t log_start_offset
-    bint must_wait             # the ack has to wait until flushed_offset > last_offset
+    int32_t led_since          # partition_t.led_since at the append
+    bint must_flush            # the ack has to wait until flushed_offset > last_offset, ...
+    bint must_replicate        # ... or until high_watermark > last_offset
 
 # Append one validated batch (batch_check and batch_walk have passed): stamp offsets, epoch and timestamps in place,
 # then one write(2). `now_ms` is the wall clock. Returns:
 # 0: appended, `result` is set. For a duplicate of an idempotent batch `result` has the first append's offsets. When
-#    result.must_wait is set, the flush has been requested already.
+#    result.must_flush is set, the flush has been requested already.
 # NEEDS_HANDLER: the log is closed, a roll is due, or the directory is stalled.
 # NEEDS_VERIFICATION: nothing was changed. Call partition_verify, ask the coordinator, repeat the call with the guard.
-# Else a Kafka error code.
+# Else a Kafka error code: NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition, NOT_ENOUGH_REPLICAS if the
+#    batch has to be replicated and the ISR is too small.
 cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, const appender_t *appender,
                           int64_t now_ms, bint may_block, append_result_t *result) noexcept nogil
 # Get the guard for a transaction, before its coordinator is asked whether the partition belongs to it or, with `adds`,
@@ -51,6 +56,7 @@ ctypedef struct placed_t:
     int64_t position             # byte in the segment
     int64_t written_ns           # monotonic; when its write began
     ended_t aborted              # the transaction that it aborts, for the .txnindex; first_offset -1: none
+    int64_t ended_first_offset   # first offset of the transaction that it ends; -1: none
 
 # Whether Kafka's conditions for a roll before this batch hold: size, age by record time, full index, 31 bits of
 # offset.

@@ -19,11 +19,12 @@ from kbroker._core.log.producers cimport (
     ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
     producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
 )
+from kbroker._core.log.replicas cimport note_ended, replica_clock, replicas_advance, replicas_refuse
 from kbroker._core.log.verifications cimport (
     NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
 )
 from kbroker._core.wire.error_codes cimport (
-    INVALID_PRODUCER_EPOCH, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    INVALID_PRODUCER_EPOCH, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL, INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.record_batch cimport (
@@ -49,7 +50,8 @@ cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, co
     while True:
         need.kind = NEED_NOTHING
         need.base_offset = -1
-        result.must_wait = False
+        result.must_flush = False
+        result.must_replicate = False
         code = take_append_lock(p, may_block)
         if code == 0:
             code = append_locked(p, batch, info, appender, now_ms, may_block, result, &need)
@@ -59,7 +61,7 @@ cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, co
         code = meet_need(p, &need)
         if code != 0:
             break
-    if code == 0 and result.must_wait:
+    if code == 0 and result.must_flush:
         request_flush(p)
     return code
 
@@ -118,7 +120,8 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
     result.base_offset = placed.base_offset
     result.last_offset = placed.last_offset
     result.log_append_time = now_ms if p.options.log_append_time else -1
-    result.must_wait = placed.last_offset + 1 - atomic_load_i64(&p.flushed_offset) >= p.options.flush_messages
+    result.must_flush = placed.last_offset + 1 - atomic_load_i64(&p.flushed_offset) >= p.options.flush_messages
+    result.must_replicate = p.role == ROLE_LEADER and appender.acks == -1
     publish(p, info, &placed)
     return 0
 
@@ -140,6 +143,12 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
         need.kind = NEED_OPEN
     if code:
         return code
+    if p.role != ROLE_ALONE:
+        code = replicas_refuse(p, appender.acks)
+        if code:
+            return code
+    if appender.leader_epoch >= 0 and appender.leader_epoch < p.led_since:
+        return NOT_LEADER_OR_FOLLOWER
     s = p.segments[p.segment_count - 1]
     need.base_offset = s.base_offset
     if p.rolling:
@@ -158,12 +167,15 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
             return batch_error_code(code)
 
     result.log_start_offset = p.log_start_offset
+    result.led_since = p.led_since
     verification = check_producer(p, info, appender, &duplicate)
     if verification == 1:
         result.base_offset = duplicate.last_offset - duplicate.offset_delta
         result.last_offset = duplicate.last_offset
         result.log_append_time = duplicate.timestamp         # as in Kafka, whatever message.timestamp.type is
-        result.must_wait = p.options.flush_messages == 1 and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset
+        result.must_flush = (p.options.flush_messages == 1
+                             and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset)
+        result.must_replicate = p.role == ROLE_LEADER and appender.acks == -1
         return APPENDED_BEFORE
     if verification and (verification != NEEDS_VERIFICATION or may_block):
         return verification
@@ -173,6 +185,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
     placed.last_offset = p.log_end_offset + info.last_offset_delta
     placed.max_timestamp = now_ms if log_append_time else info.walked_max_timestamp
     placed.aborted.first_offset = -1
+    placed.ended_first_offset = -1
     if roll_due(p, s, info.size, placed.last_offset, placed.max_timestamp):
         need.kind = NEED_ROLL
         return NEEDS_HANDLER
@@ -210,6 +223,7 @@ cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const a
     # The check has made room: this cannot fail.
     if appender.marker != NULL:
         producers_end(p.producers, info, appender.marker, placed.base_offset, placed.max_timestamp, &ended)
+        placed.ended_first_offset = ended.first_offset
         verifications_end_by_marker(&p.verifications, info.producer_id, info.producer_epoch)
     else:
         producers_remember(p.producers, info, placed.base_offset, placed.max_timestamp)
@@ -228,16 +242,22 @@ cdef void publish(partition_t *p, const batch_info_t *info, const placed_t *plac
         atomic_store_i64(&p.unflushed_since_ms, placed.written_ns // 1000000)
     p.last_append_ms = placed.written_ns // 1000000
     atomic_store_i64(&p.log_end_offset, placed.last_offset + 1)
-    atomic_store_i64(&p.high_watermark, placed.last_offset + 1)
     atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
-    stable_before = p.last_stable_offset
-    is_stable = settle_last_stable(p)
-    if not p.options.flushed_visibility:
-        # Nobody counts the bytes that the end of a transaction makes readable: committed fetches look again
-        # (INT32_MAX).
-        wake_fetches(
-            p, info.size, 0 if not is_stable else info.size if stable_before == placed.base_offset else INT32_MAX
-        )
+    if p.role == ROLE_ALONE:
+        atomic_store_i64(&p.high_watermark, placed.last_offset + 1)
+        stable_before = p.last_stable_offset
+        is_stable = settle_last_stable(p)
+        if not p.options.flushed_visibility:
+            # Nobody counts the bytes that the end of a transaction makes readable: committed fetches look again
+            # (INT32_MAX).
+            wake_fetches(
+                p, info.size, 0 if not is_stable else info.size if stable_before == placed.base_offset else INT32_MAX, 0
+            )
+    else:
+        if placed.ended_first_offset >= 0:
+            note_ended(p, placed.ended_first_offset, placed.base_offset)
+        wake_fetches(p, 0, 0, info.size)
+        replicas_advance(p, replica_clock(p, placed.written_ns // 1000000))
     mutex_unlock(&p.lock)
     atomic_add_i64(&p.messages_in, info.record_count)
     atomic_add_i64(&p.bytes_in, info.size)

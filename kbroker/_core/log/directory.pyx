@@ -18,6 +18,7 @@ cdef class LogDirectory:
     def __cinit__(self, str path):
         self.path = path
         self.on_offline = None
+        self.dir.set_ms = -1
         mutex_init(&self.dir.lock, NULL)
         condition_init(&self.dir.wanted, NULL)
 
@@ -28,6 +29,10 @@ cdef class LogDirectory:
     def set_on_offline(self, callback):
         """Set the callback; `callback(reason)` is called once, on the thread that saw the directory fail."""
         self.on_offline = callback
+
+    def set_clock_ms(self, int64_t now_ms):
+        """Set the clock of followers' fetches to a fixed time, monotonic in ms, for simulated brokers."""
+        atomic_store_i64(&self.dir.set_ms, now_ms)
 
     def run_flusher(self):
         """Flush partitions as they ask for it, until `stop_flushers`. The body of a flusher thread; several may run."""

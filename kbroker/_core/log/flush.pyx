@@ -1,14 +1,13 @@
-"""Flushing logs, and the acknowledgements that wait for it; see flush.pxd."""
+"""Flushing logs; see flush.pxd."""
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.links cimport queue_push
-from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.sync cimport *
+from kbroker._core.log.acks cimport acks_complete, acks_fail
 from kbroker._core.log.io cimport io_sync
 from kbroker._core.log.partition cimport *
-from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR
 
 cdef enum:
     # partition_t.flush_state
@@ -27,60 +26,6 @@ ctypedef struct unflushed_t:
     uint32_t truncations         # partition_t.truncations
     bint is_last                 # it is the active segment
     need_t need                  # with NEEDS_HANDLER only
-
-# --- acknowledgements that wait ---------------------------------------------------------------------
-
-cdef bint partition_await_flush(partition_t *p, ack_waiter_t *waiter) noexcept nogil:
-    cdef int code
-    mutex_lock(&p.lock)
-    if p.flushed_offset > waiter.offset:
-        mutex_unlock(&p.lock)
-        return False
-    code = refusal(p)
-    if code == KAFKA_STORAGE_ERROR or code == UNKNOWN_TOPIC_OR_PARTITION:
-        mutex_unlock(&p.lock)
-        waiter.error[0] = code
-        return False
-    partition_ref(p)
-    waiter.partition = p
-    waiter.next = p.ack_waiters
-    p.ack_waiters = waiter
-    mutex_unlock(&p.lock)
-    request_flush(p)
-    return True
-
-
-cdef int32_t complete_acks(partition_t *p, int code) noexcept nogil:
-    """Release the acks that wait for offsets up to flushed_offset or, with an error code, all of them (`lock` held).
-
-    Returns how many references to the partition the caller has to drop.
-    """
-    cdef ack_waiter_t **link = &p.ack_waiters
-    cdef ack_waiter_t *waiter
-    cdef int32_t completed = 0
-    while link[0] != NULL:
-        waiter = link[0]
-        if code == 0 and waiter.offset >= p.flushed_offset:
-            link = &waiter.next
-            continue
-        link[0] = waiter.next
-        completed += 1
-        if code:
-            waiter.error[0] = code
-        # The waiter may be freed as soon as the last of its slot's waiters has posted the mail.
-        release_ack(waiter)
-    return completed
-
-
-cdef inline void release_ack(ack_waiter_t *waiter) noexcept nogil:
-    if atomic_add_i32(waiter.pending, -1) == 0:
-        post(waiter.mail)
-
-
-cdef void drop_refs(partition_t *p, int32_t count) noexcept nogil:
-    while count > 0:
-        partition_unref(p)
-        count -= 1
 
 # --- the queue of a log directory -------------------------------------------------------------------
 
@@ -146,7 +91,6 @@ cdef int64_t recovery_point_locked(partition_t *p) noexcept nogil:
 
 cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
     cdef unflushed_t next
-    cdef int32_t completed
     cdef int failed
     cdef int code
     cdef bint is_news
@@ -167,21 +111,22 @@ cdef int partition_flush(partition_t *p, int64_t until) noexcept nogil:
                 tell_offline(p, failed)
             continue
         if code != NEEDS_HANDLER:
-            completed = complete_acks(p, code)
+            if code:
+                acks_fail(p, code, False)
+            else:
+                acks_complete(p)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.flush_lock)
-            drop_refs(p, completed)
             return code
         mutex_unlock(&p.lock)
         mutex_unlock(&p.flush_lock)
         # Without flush_lock: storage.Log flushes too, while it holds its own lock.
         code = meet_need(p, &next.need)
         if code:
-            # The waiting acks get the error; the records stay and are flushed when that works again.
+            # The acks that wait for a flush get the error; the records stay and are flushed when that works again.
             mutex_lock(&p.lock)
-            completed = complete_acks(p, code)
+            acks_fail(p, code, True)
             mutex_unlock(&p.lock)
-            drop_refs(p, completed)
             return code
 
 
@@ -241,10 +186,9 @@ cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
         atomic_store_i64(&p.flushed_offset, next.end)
         atomic_store_i64(&p.unflushed_since_ms, -1 if next.end >= p.log_end_offset else next.appended_ms)
         if p.options.flushed_visibility:
-            wake_fetches(p, INT32_MAX, INT32_MAX)
-    completed = complete_acks(p, 0)
+            wake_fetches(p, INT32_MAX, INT32_MAX, 0)
+    completed = acks_complete(p)
     mutex_unlock(&p.lock)
     segment_unref(s)
     atomic_add_i64(&p.dir.acks_flushed, completed)
-    drop_refs(p, completed)
     return 0

@@ -23,6 +23,7 @@ from kbroker._core.log.pending_index cimport is_pending_full, spill_indexes
 from kbroker._core.log.producers cimport (
     ended_t, producers_end, producers_first_undecided, producers_foresee_end, producers_remember,
 )
+from kbroker._core.log.replicas cimport move_high_watermark, note_ended
 from kbroker._core.wire.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_RECORD, UNKNOWN_SERVER_ERROR,
 )
@@ -142,7 +143,7 @@ cdef int follow_locked(partition_t *p, answer_t *answer, const leader_state_t *l
     need.leader_epoch = -1
     if code:
         return code
-    if p.leader_epoch != leader.leader_epoch:
+    if p.role != ROLE_FOLLOWER or p.leader_epoch != leader.leader_epoch:
         return FENCED_LEADER_EPOCH
     if p.rolling:
         need.kind = NEED_ROLL
@@ -337,6 +338,10 @@ cdef int64_t remember(partition_t *p, const uint8_t *records, int64_t size) noex
                 failed = producers_remember(p.producers, &info, info.base_offset, info.max_timestamp)
             elif marker_of(records + at, &info, &marker) != NO_MARKER:
                 failed = producers_end(p.producers, &info, &marker, info.base_offset, info.max_timestamp, &ended)
+                if failed == 0 and ended.first_offset >= 0:
+                    mutex_lock(&p.lock)
+                    failed = 0 if note_ended(p, ended.first_offset, info.base_offset) else -1
+                    mutex_unlock(&p.lock)
             if failed:
                 break
         at += info.size
@@ -349,16 +354,13 @@ cdef void follow_high_watermark(partition_t *p, int64_t high_watermark) noexcept
     It never falls: what was committed once stays committed, also under a new leader that does not know it yet.
     """
     mutex_lock(&p.lock)
+    atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
     if high_watermark > p.log_end_offset:
         high_watermark = p.log_end_offset
     if high_watermark > p.high_watermark:
-        atomic_store_i64(&p.high_watermark, high_watermark)
-    else:
-        high_watermark = -1
-    atomic_store_i64(&p.first_undecided, producers_first_undecided(p.producers))
-    if settle_last_stable(p) or high_watermark >= 0:
-        if not p.options.flushed_visibility:
-            wake_fetches(p, INT32_MAX, INT32_MAX)    # nobody counts the bytes: the fetches look again
+        move_high_watermark(p, high_watermark)
+    elif settle_last_stable(p):
+        wake_fetches(p, 0, INT32_MAX, 0)     # nobody counts the bytes: the fetches look again
     mutex_unlock(&p.lock)
 
 

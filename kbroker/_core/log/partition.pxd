@@ -1,8 +1,9 @@
 """Hot state of a partition's log: what an append and a read touch, as C structs with one small lock each.
 
 Python (`kbroker.storage`) creates, opens, rolls, deletes and recovers. What runs without the interpreter is in
-append.pxd (appends), position.pxd (finds offsets) and flush.pxd (flushes, releases waiting acknowledgements);
-partition_state.pxd lets Python drive it all. Here are the structs, their references, and fetches that wait.
+append.pxd (appends), position.pxd (finds offsets), flush.pxd (flushes), replicas.pxd (followers, high watermark) and
+acks.pxd (acknowledgements that wait); partition_state.pxd lets Python drive it all. Here are the structs, their
+references, and fetches that wait.
 
 Ownership. `partition_t` and `segment_t` are reference-counted (`*_ref`, `*_unref`). A segment's descriptor and maps
 live until its last reference goes, so a file may be unlinked under a reader. The partition table holds one reference of
@@ -40,6 +41,17 @@ cdef enum:
     PARTITION_OFFLINE = 2      # its log directory failed: calls return KAFKA_STORAGE_ERROR
     PARTITION_DELETED = 3      # calls return UNKNOWN_TOPIC_OR_PARTITION
 
+    # partition_t.role: what this broker is for the partition.
+    ROLE_ALONE = 0             # a broker that is no member of a cluster: all that is appended is committed
+    ROLE_LEADER = 1            # the high watermark moves when the followers have fetched
+    ROLE_FOLLOWER = 2          # appends come from the leader only, and so does the high watermark
+    ROLE_STOPPED = 3           # the controller has not told yet, or has said that this replica is to stop
+
+    # How far a read or a waiting fetch may see.
+    TO_HIGH_WATERMARK = 0
+    TO_LAST_STABLE = 1         # committed transactions only
+    TO_LOG_END = 2             # what followers read
+
     FULL_TOLD_EVERY_S = 30     # seconds between two log lines about a full disk, while it refuses appends
 
     TAIL_RING = 64             # newest batches of the active segment whose position is remembered (a power of two)
@@ -57,6 +69,7 @@ ctypedef struct log_dir_t:
     int64_t acks_flushed       # acknowledgements that a flush released
     int64_t full_told_ns       # atomic; monotonic; when an append was last refused for lack of space; 0: there is space
     int64_t stalled_until_ns   # atomic; monotonic; until then appends go to the handler threads: a write took too long
+    int64_t set_ms             # atomic; set by hand: the time of followers' fetches (simulated brokers); -1: not set
 
 ctypedef struct pending_index_t:
     # Entries of the active segment's indexes that are not in their files yet, in file format. Written under both locks.
@@ -102,7 +115,7 @@ ctypedef struct tail_entry_t:
 
 ctypedef struct fetch_waiter_t:
     # Embedded in a parked fetch, one per partition that the fetch waits on. Linked under partition_t.lock.
-    bint committed             # true: waits for the last stable offset to move; false: for the high watermark
+    int8_t until               # TO_*: which end it waits for
     fetch_waiter_t *next
     fetch_waiter_t *previous
     partition_t *partition     # NULL while not linked; partition_await_bytes takes a reference, _forget_bytes drops it
@@ -110,13 +123,42 @@ ctypedef struct fetch_waiter_t:
     mail_t *mail
 
 ctypedef struct ack_waiter_t:
-    # An element of slot_t.waiters: one per partition whose flush (later: replication) a Produce response waits for.
+    # One partition that a Produce response, or a caller in Python, waits for: for replicas, for a flush, or for both.
+    # Linked under partition_t.lock, ascending by offset.
     ack_waiter_t *next
-    partition_t *partition     # partition_await_flush takes a reference, the thread that completes the waiter drops it
-    int64_t offset             # of the last record; the waiter is complete when flushed_offset > this
+    ack_waiter_t *previous
+    partition_t *partition     # a reference from acks_await to acks_forget
+    int64_t offset             # of the last record
+    int32_t led_since          # partition_t.led_since at the append
+    int8_t for_replicas        # complete when high_watermark > offset ...
+    int8_t for_flush           # ... and flushed_offset > offset
+    int8_t linked              # partition_t.lock
     int32_t *pending           # atomic, shared by the slot's waiters; the thread that brings it to 0 posts `mail`
-    int16_t *error             # where the error code goes when the flush fails; read after `pending` is 0
+    int16_t *error             # where the error code goes; read after `pending` is 0
     mail_t *mail
+
+ctypedef struct follower_t:
+    # What a leader knows of another replica.
+    int32_t node_id
+    int8_t in_sync             # in the ISR that the controller has committed
+    int8_t counts              # in the maximal ISR: that one, and those that this leader has asked to let in
+    int8_t live                # its broker is alive by the metadata
+    int64_t broker_epoch       # of its newest fetch; -1: not known
+    int64_t log_end_offset     # -1: not known
+    int64_t log_start_offset   # -1: not known
+    int64_t last_fetch_ms      # monotonic; 0: never
+    int64_t last_fetch_leader_end # log end of the leader at that fetch
+    int64_t last_caught_up_ms  # monotonic; when it had last all that the leader had; 0: never
+    int64_t told_ms            # monotonic; when ReplicaNews was last told that it may be let in; 0: never
+
+ctypedef struct ended_transaction_t:
+    int64_t first_offset
+    int64_t offset             # of the marker that ended it
+
+ctypedef struct epoch_t:
+    # A leader epoch and the offset of its first record (KIP-101).
+    int32_t epoch
+    int64_t start_offset
 
 ctypedef struct log_options_t:
     # The topic's settings that an append or a read needs. Written under both locks.
@@ -135,6 +177,8 @@ ctypedef struct log_options_t:
     int8_t flushed_visibility  # log.flush.visibility=flushed
     int8_t downconversion      # message.downconversion.enable
     int8_t verify_transactions # transaction.partition.verification.enable
+    int32_t min_in_sync        # min.insync.replicas
+    int64_t replica_lag_ms     # replica.lag.time.max.ms
 
 ctypedef struct partition_t:
     int32_t refs               # atomic
@@ -148,6 +192,7 @@ ctypedef struct partition_t:
     uint8_t topic_id[16]
     int32_t leader_epoch       # atomic
     int32_t newest_epoch       # atomic; the newest leader epoch in the log's LeaderEpochs, -1 without one
+    int32_t role               # ROLE_*; atomic; written under both locks
     int64_t log_start_offset   # this and the next five: atomic; read without a lock, written under `lock`
     int64_t log_end_offset
     int64_t high_watermark
@@ -169,7 +214,22 @@ ctypedef struct partition_t:
     producers_t *producers     # owned; append_lock
     verifications_t verifications # append_lock
     fetch_waiter_t *fetch_waiters# `lock`
-    ack_waiter_t *ack_waiters  # `lock`
+    ack_waiter_t *ack_waiters  # `lock`; this and the next, the first and the last one
+    ack_waiter_t *ack_waiters_tail
+    ack_waiter_t *low_waiters  # `lock`; a chain of those that wait until all live replicas begin at their `offset`
+    follower_t *followers      # owned; `lock`; of a leader: the other replicas
+    int32_t follower_count
+    int32_t in_sync_count      # `lock`; of a leader: size of the committed ISR, this broker included
+    int32_t maximal_count      # `lock`; of a leader: size of the maximal ISR, this broker included
+    int64_t epoch_start_offset # `lock`; of a leader: its log end when its epoch began
+    epoch_t *epochs            # owned; `lock`; a copy of storage.LeaderEpochs, ascending
+    int32_t epoch_count
+    ended_transaction_t *ended # owned; `lock`; those whose markers are not below the high watermark; both ascending
+    int32_t ended_count
+    int32_t ended_capacity
+    int32_t led_since          # both locks; of a leader: the epoch in which it became one
+    int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
+    mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)
     int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made
     uint32_t truncations       # `lock`; how often the log was closed or deleted; a flush that overlaps is not counted
     uint32_t removals          # `lock`; how often segments left the list or were replaced: what was found may be gone
@@ -209,11 +269,14 @@ cdef inline void segment_ref(segment_t *s) noexcept nogil:
 cdef void segment_unref(segment_t *s) noexcept nogil           # the last one closes the descriptors and unmaps
 
 # --- visibility -------------------------------------------------------------------------------------
-# The offset up to which a fetch may see now: last stable offset (`committed`) or high watermark. Where only flushed
-# records are visible (log.flush.visibility), it is not beyond flushed_offset.
-cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexcept nogil:
-    cdef int64_t end = atomic_load_i64(&p.last_stable_offset) if committed else atomic_load_i64(&p.high_watermark)
+# The offset up to which a fetch may see now, by TO_*. Where only flushed records are visible (log.flush.visibility), it
+# is not beyond flushed_offset, except for followers: their leader's flush is no business of theirs.
+cdef inline int64_t partition_visible_end(partition_t *p, int8_t until) noexcept nogil:
+    cdef int64_t end
     cdef int64_t flushed
+    if until == TO_LOG_END:
+        return atomic_load_i64(&p.log_end_offset)
+    end = atomic_load_i64(&p.last_stable_offset if until == TO_LAST_STABLE else &p.high_watermark)
     if p.options.flushed_visibility:
         flushed = atomic_load_i64(&p.flushed_offset)
         return flushed if flushed < end else end
@@ -224,7 +287,7 @@ cdef inline int64_t partition_visible_end(partition_t *p, bint committed) noexce
 # `from_offset` already, or when the partition serves nothing (closed, offline, deleted). partition_forget_bytes unlinks
 # it; it is idempotent, and once it has returned, no append touches the waiter or its mail.
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset,
-                                bint committed) noexcept nogil
+                                int8_t until) noexcept nogil
 cdef void partition_forget_bytes(fetch_waiter_t *waiter) noexcept nogil
 
 # --- for the other modules of this folder -------------------------------------------------------------
@@ -274,12 +337,16 @@ cdef void tell_offline(partition_t *p, int failed) noexcept with gil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 
 
-cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_size) noexcept nogil:
-    """Tell waiting fetches of `size` more bytes, `committed_size` for fetches of committed records (`lock` held)."""
+cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_size, int64_t end_size) noexcept nogil:
+    """Tell waiting fetches of more bytes (`lock` held).
+
+    `size` below the high watermark, `committed_size` of committed records, `end_size` up to the log end.
+    """
     cdef fetch_waiter_t *waiter = p.fetch_waiters
     cdef int64_t more
     while waiter != NULL:
-        more = committed_size if waiter.committed else size
+        more = size if waiter.until == TO_HIGH_WATERMARK else committed_size if waiter.until == TO_LAST_STABLE \
+            else end_size
         if more and atomic_add_i64(waiter.bytes_missing, -more) <= 0:
             post(waiter.mail)
         waiter = waiter.next
@@ -288,6 +355,8 @@ cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_si
 cdef inline bint settle_last_stable(partition_t *p) noexcept nogil:
     """Compute the last stable offset anew (`lock` held). Return whether it has moved."""
     cdef int64_t stable = p.first_undecided
+    if p.ended_count and p.ended[0].first_offset < stable:
+        stable = p.ended[0].first_offset
     if stable < p.log_start_offset:
         stable = p.log_start_offset
     if stable > p.high_watermark:

@@ -1,7 +1,7 @@
 """Hot state of a partition's log; the contracts are in partition.pxd.
 
 In this order: references and files, the list of segments, what storage.Log and its directory are told, waiting fetches.
-Appending is in append.pyx, reading in position.pyx, flushing in flush.pyx.
+Appending is in append.pyx, reading in position.pyx, flushing in flush.pyx, replicas in replicas.pyx.
 """
 
 from cpython.ref cimport Py_XDECREF, PyObject
@@ -43,6 +43,9 @@ cdef void partition_free(partition_t *p) noexcept nogil:
     free(p.segments)
     free(p.aborting)
     free(p.verifications.entries)
+    free(p.followers)
+    free(p.epochs)
+    free(p.ended)
     producers_free(p.producers)
     mutex_destroy(&p.flush_lock)
     mutex_destroy(&p.append_lock)
@@ -188,15 +191,15 @@ cdef int meet_need(partition_t *p, const need_t *need) noexcept with gil:
 # --- waiting fetches --------------------------------------------------------------------------------
 
 cdef bint partition_await_bytes(partition_t *p, fetch_waiter_t *waiter, int64_t from_offset,
-                                bint committed) noexcept nogil:
+                                int8_t until) noexcept nogil:
     mutex_lock(&p.lock)
-    if refusal(p) or partition_visible_end(p, committed) > from_offset:
+    if refusal(p) or partition_visible_end(p, until) > from_offset:
         mutex_unlock(&p.lock)
         waiter.partition = NULL
         return False
     partition_ref(p)
     waiter.partition = p
-    waiter.committed = committed
+    waiter.until = until
     chain_push(p.fetch_waiters, waiter, waiter.next, waiter.previous)
     mutex_unlock(&p.lock)
     return True

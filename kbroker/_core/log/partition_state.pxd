@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t
 
-from kbroker._core.log.segment_indexes cimport SegmentIndexes
+from kbroker._core.log.replica_roles cimport ReplicaRoles
 
-cdef class PartitionState(SegmentIndexes):
+cdef class PartitionState(ReplicaRoles):
     """Python's handle on one partition_t."""
     cdef list leave(self, int32_t state)

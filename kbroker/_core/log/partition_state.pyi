@@ -6,7 +6,7 @@ from typing_extensions import Buffer
 
 from kbroker._core.log.directory import LogDirectory
 from kbroker._core.log.producer_table import ProducerTable
-from kbroker._core.log.segment_indexes import SegmentIndexes
+from kbroker._core.log.replica_roles import ReplicaRoles
 from kbroker._core.log.segment_list import SegmentHandle, _Segment
 from kbroker.fs import FileSystem
 
@@ -19,7 +19,9 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time: int
     log_start_offset: int
-    must_wait: bool
+    must_flush: bool
+    must_replicate: bool
+    led_since: int
 
 class LocatedRead(NamedTuple):
     code: int
@@ -65,8 +67,12 @@ class _Options(Protocol):
     def downconversion(self) -> bool: ...
     @property
     def verify_transactions(self) -> bool: ...
+    @property
+    def min_in_sync(self) -> int: ...
+    @property
+    def replica_lag_ms(self) -> int: ...
 
-class PartitionState(SegmentIndexes):
+class PartitionState(ReplicaRoles):
     def __init__(
         self,
         directory: LogDirectory,
@@ -117,12 +123,12 @@ class PartitionState(SegmentIndexes):
         flushed_offset: int,
         producers: ProducerTable | None = None,
     ) -> None: ...
-    def set_closed_offsets(self, log_start_offset: int, log_end_offset: int) -> None: ...
+    def set_closed_offsets(self, log_start_offset: int, log_end_offset: int, high_watermark: int = -1) -> None: ...
     def close(self) -> list[SegmentHandle]: ...
     def delete(self) -> list[SegmentHandle]: ...
     def go_offline(self) -> None: ...
     def append(
-        self, batch: Buffer, now_ms: int, origin: int = ..., guard: int = 0
+        self, batch: Buffer, now_ms: int, origin: int = ..., guard: int = 0, acks: int = -1, leader_epoch: int = -1
     ) -> tuple[int, AppendResult]: ...
     def append_as_follower(
         self, records: Buffer, leader_epoch: int, high_watermark: int, log_start_offset: int
@@ -137,12 +143,19 @@ class PartitionState(SegmentIndexes):
         commit: bool,
         now_ms: int,
         bumped: bool = False,
+        leader_epoch: int = -1,
     ) -> tuple[int, AppendResult]: ...
     def verify(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, adds: bool = False
     ) -> tuple[int, int]: ...
     def locate(
-        self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False, may_block: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        at_least_one: bool = True,
+        committed: bool = False,
+        may_block: bool = True,
+        to_log_end: bool = False,
     ) -> LocatedRead: ...
     def aborted(
         self, offset: int, max_bytes: int, at_least_one: bool = True, may_block: bool = True
@@ -151,12 +164,16 @@ class PartitionState(SegmentIndexes):
         self, timestamp: int, base_offset: int = -1, position: int = -1
     ) -> TimeSearch: ...
     def read(
-        self, offset: int, max_bytes: int, at_least_one: bool = True, committed: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        at_least_one: bool = True,
+        committed: bool = False,
+        to_log_end: bool = False,
     ) -> tuple[int, bytes]: ...
     def flush(self, until: int = -1) -> None: ...
     def request_flush(self) -> None: ...
     def advance_log_start_offset(self, offset: int) -> None: ...
-    def set_leader_epoch(self, epoch: int) -> int: ...
     @property
     def newest_epoch(self) -> int: ...
     def set_newest_epoch(self, epoch: int, durable: bool = True) -> None: ...

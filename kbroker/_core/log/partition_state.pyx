@@ -11,9 +11,8 @@ from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.append cimport append_result_t, appender_t, partition_append, partition_verify
 from kbroker._core.log.directory cimport LogDirectory
-from kbroker._core.log.flush cimport (
-    complete_acks, drop_refs, partition_flush, recovery_point_locked, request_flush,
-)
+from kbroker._core.log.acks cimport acks_fail
+from kbroker._core.log.flush cimport partition_flush, recovery_point_locked, request_flush
 from kbroker._core.log.follow cimport followed_t, leader_state_t, partition_follow, partition_follow_start
 from kbroker._core.log.io cimport io_read
 from kbroker._core.log.partition cimport *
@@ -23,7 +22,7 @@ from kbroker._core.log.producers cimport (
     FROM_CLIENT, FROM_COORDINATOR, producers_copy, producers_expire, producers_first_undecided, producers_free,
     producers_new, producers_t,
 )
-from kbroker._core.log.segment_indexes cimport SegmentIndexes
+from kbroker._core.log.replica_roles cimport ReplicaRoles
 from kbroker._core.log.segment_list cimport handle_of
 from kbroker._core.log.time_position cimport partition_find_time, time_result_t
 from kbroker._core.log.verifications cimport NO_GUARD
@@ -55,7 +54,9 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time: int
     log_start_offset: int
-    must_wait: bool              # the flush policy asks for a flush before the batch is acknowledged
+    must_flush: bool             # the flush policy asks for a flush before the batch is acknowledged
+    must_replicate: bool         # the batch is acknowledged when the high watermark has passed it
+    led_since: int               # the leader epoch since which this broker has led without a break
 
 
 class LocatedRead(NamedTuple):
@@ -79,7 +80,7 @@ class TimeSearch(NamedTuple):
     batch: object                # a compressed batch that may have the record; None: there is none
 
 
-cdef class PartitionState(SegmentIndexes):
+cdef class PartitionState(ReplicaRoles):
     """The hot state of one partition. Every method may be called from any thread; none keeps the GIL while it waits."""
 
     def __cinit__(self, LogDirectory directory not None, str topic not None, int partition_id, bytes topic_id not None,
@@ -142,6 +143,8 @@ cdef class PartitionState(SegmentIndexes):
         fresh.flushed_visibility = options.flushed_visibility
         fresh.downconversion = options.downconversion
         fresh.verify_transactions = options.verify_transactions
+        fresh.min_in_sync = options.min_in_sync
+        fresh.replica_lag_ms = options.replica_lag_ms
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -181,7 +184,7 @@ cdef class PartitionState(SegmentIndexes):
 
     def visible_end(self, bint committed=False):
         """Return the offset up to which a fetch may see: of all records, or of committed ones."""
-        return partition_visible_end(self.p, committed)
+        return partition_visible_end(self.p, TO_LAST_STABLE if committed else TO_HIGH_WATERMARK)
 
     @property
     def flushed_offset(self):
@@ -245,10 +248,12 @@ cdef class PartitionState(SegmentIndexes):
              ProducerTable producers=None):
         """Open the log with these segments: arguments for `add_segment`, ascending, the last one active and open.
 
-        Raises AssertionError when the log is not closed.
+        The high watermark stays, within the log, unless the broker is alone: then it is the log's end. Raises
+        AssertionError when the log is not closed.
         """
         cdef partition_t *p = self.p
         cdef producers_t *fresh
+        cdef int64_t high_watermark = log_end_offset
         if self.state != "closed" or p.segment_count:
             raise AssertionError(f"{self!r} cannot be opened")
         for segment in segments:
@@ -268,7 +273,10 @@ cdef class PartitionState(SegmentIndexes):
             p.rolling = False
             atomic_store_i64(&p.log_start_offset, log_start_offset)
             atomic_store_i64(&p.log_end_offset, log_end_offset)
-            atomic_store_i64(&p.high_watermark, log_end_offset)
+            if p.role != ROLE_ALONE:
+                high_watermark = max(log_start_offset, min(p.high_watermark, log_end_offset))
+            atomic_store_i64(&p.high_watermark, high_watermark)
+            p.ended_count = 0
             atomic_store_i64(&p.first_undecided, producers_first_undecided(fresh))
             settle_last_stable(p)
             atomic_store_i64(&p.flushed_offset, flushed_offset)
@@ -277,14 +285,19 @@ cdef class PartitionState(SegmentIndexes):
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
 
-    def set_closed_offsets(self, int64_t log_start_offset, int64_t log_end_offset):
-        """Set the start and end offset that are known of a closed log, for callers that only ask for offsets."""
+    def set_closed_offsets(self, int64_t log_start_offset, int64_t log_end_offset, int64_t high_watermark=-1):
+        """Set the offsets that are known of a closed log, for callers that only ask for offsets.
+
+        `high_watermark` is ignored by a broker that is alone.
+        """
         if self.state != "closed":
             raise AssertionError(f"{self!r} is not closed")
         atomic_store_i64(&self.p.log_start_offset, log_start_offset)
         atomic_store_i64(&self.p.log_end_offset, log_end_offset)
-        atomic_store_i64(&self.p.high_watermark, log_end_offset)
-        atomic_store_i64(&self.p.last_stable_offset, log_end_offset)
+        if self.p.role == ROLE_ALONE:
+            high_watermark = log_end_offset
+        atomic_store_i64(&self.p.high_watermark, high_watermark)
+        atomic_store_i64(&self.p.last_stable_offset, high_watermark)
         atomic_store_i64(&self.p.flushed_offset, log_end_offset)
 
     def close(self):
@@ -301,22 +314,19 @@ cdef class PartitionState(SegmentIndexes):
     def go_offline(self):
         """Note that the directory has failed: waiting acks get KAFKA_STORAGE_ERROR, waiting fetches wake up."""
         cdef partition_t *p = self.p
-        cdef int32_t completed
         with nogil:
             mutex_lock(&p.lock)
             if p.state != PARTITION_DELETED:
                 atomic_store_i32(&p.state, PARTITION_OFFLINE)
-            wake_fetches(p, INT32_MAX, INT32_MAX)
-            completed = complete_acks(p, KAFKA_STORAGE_ERROR)
+            wake_fetches(p, INT32_MAX, INT32_MAX, INT32_MAX)
+            acks_fail(p, KAFKA_STORAGE_ERROR, False)
             mutex_unlock(&p.lock)
-            drop_refs(p, completed)
 
     cdef list leave(self, int32_t state):
         cdef partition_t *p = self.p
         cdef segment_t **segments
         cdef int32_t count
         cdef int32_t i
-        cdef int32_t completed = 0
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -331,11 +341,10 @@ cdef class PartitionState(SegmentIndexes):
             p.removals += 1
             atomic_store_i32(&p.state, state)
             if state == PARTITION_DELETED:
-                wake_fetches(p, INT32_MAX, INT32_MAX)
-                completed = complete_acks(p, UNKNOWN_TOPIC_OR_PARTITION)
+                wake_fetches(p, INT32_MAX, INT32_MAX, INT32_MAX)
+                acks_fail(p, UNKNOWN_TOPIC_OR_PARTITION, False)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
-            drop_refs(p, completed)
         handles = []
         for i in range(count):
             handles.append(handle_of(segments[i]))
@@ -344,12 +353,14 @@ cdef class PartitionState(SegmentIndexes):
 
     # --- appending and reading from Python
 
-    def append(self, batch, int64_t now_ms, int8_t origin=FROM_CLIENT, int64_t guard=NO_GUARD):
+    def append(self, batch, int64_t now_ms, int8_t origin=FROM_CLIENT, int64_t guard=NO_GUARD, int16_t acks=-1,
+               int32_t leader_epoch=-1):
         """Append one batch of magic 2 that this process has made. May block.
 
         Header, CRC and, when not compressed, records are checked. `origin`: AS_CLIENT, or AS_COORDINATOR for batches
-        without sequences. `guard`: from `verify`, for the first batch of a transaction. Return (error code,
-        AppendResult); with an error the offsets are -1.
+        without sequences. `guard`: from `verify`, for the first batch of a transaction. `acks` as in Produce: with -1
+        the in-sync replicas must be enough. `leader_epoch`: this broker must have led since that epoch, or an earlier
+        one; -1: any. Return (error code, AppendResult); with an error the offsets are -1.
         """
         cdef partition_t *p = self.p
         cdef Py_buffer view
@@ -359,6 +370,8 @@ cdef class PartitionState(SegmentIndexes):
         cdef uint8_t *copy
         cdef int code = 0
         appender.origin = origin
+        appender.acks = acks
+        appender.leader_epoch = leader_epoch
         appender.guard = guard
         appender.adds = False
         appender.marker = NULL
@@ -407,8 +420,10 @@ cdef class PartitionState(SegmentIndexes):
         return is_flush_due(self.p)
 
     def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
-                      int64_t now_ms, bint bumped=False):
+                      int64_t now_ms, bint bumped=False, int32_t leader_epoch=-1):
         """Append a marker, the end of a producer's transaction, even when none is open here. Return what `append` does.
+
+        The in-sync replicas must be enough; `leader_epoch` is as in `append`.
 
         `bumped`: the coordinator raised the epoch for this marker, so it does not end a transaction of this same epoch.
         """
@@ -423,6 +438,8 @@ cdef class PartitionState(SegmentIndexes):
         marker.coordinator_epoch = coordinator_epoch
         marker.bumped = bumped
         appender.origin = FROM_COORDINATOR
+        appender.acks = -1
+        appender.leader_epoch = leader_epoch
         appender.guard = NO_GUARD
         appender.adds = False
         appender.marker = &marker
@@ -456,8 +473,8 @@ cdef class PartitionState(SegmentIndexes):
         return code, guard
 
     def locate(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False,
-               bint may_block=True):
-        """Return what a fetch would read, as LocatedRead.
+               bint may_block=True, bint to_log_end=False):
+        """Return what a fetch would read, as LocatedRead. `to_log_end` as in `read`.
 
         Code -101, without `may_block` only: needs a handler.
         """
@@ -467,7 +484,10 @@ cdef class PartitionState(SegmentIndexes):
         cdef int code
         patience.may_block = may_block
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
+            code = partition_read(
+                p, offset, max_bytes, at_least_one,
+                TO_LOG_END if to_log_end else TO_LAST_STABLE if committed else TO_HIGH_WATERMARK, &patience, &found,
+            )
         free(found.aborted)
         if code or found.segment == NULL:
             return named(LocatedRead, (code, -1, 0, 0))
@@ -486,7 +506,7 @@ cdef class PartitionState(SegmentIndexes):
         cdef int code
         patience.may_block = may_block
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, True, &patience, &found)
+            code = partition_read(p, offset, max_bytes, at_least_one, TO_LAST_STABLE, &patience, &found)
         if found.segment != NULL:
             segment_unref(found.segment)
         try:
@@ -518,8 +538,12 @@ cdef class PartitionState(SegmentIndexes):
             code, found.timestamp, found.offset, found.leader_epoch, found.base_offset, found.position, batch,
         ))
 
-    def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False):
-        """Return (code, bytes that a fetch from `offset` gets). The last batch may be cut. May block."""
+    def read(self, int64_t offset, int64_t max_bytes, bint at_least_one=True, bint committed=False,
+             bint to_log_end=False):
+        """Return (code, bytes that a fetch from `offset` gets). The last batch may be cut. May block.
+
+        `to_log_end`: beyond the high watermark too, as followers and coordinators read.
+        """
         cdef partition_t *p = self.p
         cdef patience_t patience = endless()
         cdef read_result_t found
@@ -528,7 +552,10 @@ cdef class PartitionState(SegmentIndexes):
         cdef bytes data
         cdef uint8_t *target
         with nogil:
-            code = partition_read(p, offset, max_bytes, at_least_one, committed, &patience, &found)
+            code = partition_read(
+                p, offset, max_bytes, at_least_one,
+                TO_LOG_END if to_log_end else TO_LAST_STABLE if committed else TO_HIGH_WATERMARK, &patience, &found,
+            )
         free(found.aborted)
         if code or found.segment == NULL:
             return code, b""
@@ -571,22 +598,8 @@ cdef class PartitionState(SegmentIndexes):
             if offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, offset)
                 if settle_last_stable(p):
-                    wake_fetches(p, 0, INT32_MAX)
+                    wake_fetches(p, 0, INT32_MAX, 0)
             mutex_unlock(&p.lock)
-
-    def set_leader_epoch(self, int32_t epoch):
-        """Set the leader epoch that is stamped into every batch from the next append on.
-
-        Return the offset of that append.
-        """
-        cdef partition_t *p = self.p
-        cdef int64_t end
-        with nogil:
-            mutex_lock(&p.append_lock)
-            atomic_store_i32(&p.leader_epoch, epoch)
-            end = p.log_end_offset
-            mutex_unlock(&p.append_lock)
-        return end
 
     @property
     def newest_epoch(self):
@@ -639,9 +652,10 @@ cdef class PartitionState(SegmentIndexes):
 cdef tuple outcome_of(partition_t *p, int code, const append_result_t *result):
     if code:
         code = INVALID_TXN_STATE if code == NEEDS_VERIFICATION else code
-        return code, named(AppendResult, (-1, -1, -1, p.log_start_offset, False))
+        return code, named(AppendResult, (-1, -1, -1, p.log_start_offset, False, False, 0))
     return 0, named(AppendResult, (
-        result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_wait,
+        result.base_offset, result.last_offset, result.log_append_time, result.log_start_offset, result.must_flush,
+        result.must_replicate, result.led_since,
     ))
 
 

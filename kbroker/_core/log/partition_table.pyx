@@ -1,10 +1,13 @@
 """Partitions by name and by topic id; see partition_table.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.base.mailbox cimport (
+    mail_t, mailbox_close, mailbox_open, mailbox_t, mailbox_wait, mailbox_wake, take_all, take_next,
+)
 from kbroker._core.base.seeded_hash cimport seeded_hash
 from kbroker._core.base.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.log.partition cimport partition_ref, partition_t, partition_unref
@@ -15,10 +18,61 @@ cdef inline uint32_t hash_of(const uint8_t *topic, int64_t size, int32_t partiti
     return <uint32_t>seeded_hash(topic, size, <uint32_t>partition_id)
 
 
-cdef class PartitionTable:
-    """All partitions that this broker leads. Every method may be called from any thread."""
+cdef inline partition_t *partition_of(mail_t *mail) noexcept nogil:
+    cdef partition_t *laid = <partition_t *>mail
+    return <partition_t *>(<char *>mail - (<char *>&laid.news_mail - <char *>laid))
+
+
+cdef class ReplicaNews:
+    """Partitions that this broker leads and of which a follower may be let into the ISR.
+
+    A follower's fetch posts them, once until they are taken. One thread waits and takes.
+    """
 
     def __cinit__(self):
+        if mailbox_open(&self.box) < 0:
+            raise MemoryError("no descriptor for a mailbox")
+
+    def __dealloc__(self):
+        mailbox_close(&self.box)
+
+    def wait(self, int timeout_ms=-1):
+        """Block until there is news, until `wake` is called, or until `timeout_ms` (-1: no limit) passes.
+
+        Return whether there is news.
+        """
+        cdef bint came
+        with nogil:
+            came = mailbox_wait(&self.box, timeout_ms)
+        return came
+
+    def wake(self):
+        """Let `wait` return."""
+        with nogil:
+            mailbox_wake(&self.box)
+
+    def take(self):
+        """Return the news: (topic, partition id), each once."""
+        cdef mail_t *mails = take_all(&self.box)
+        cdef partition_t *p
+        taken = []
+        while mails != NULL:
+            p = partition_of(take_next(&mails))
+            with nogil:
+                mutex_lock(&p.lock)
+                p.news_posted = False
+                mutex_unlock(&p.lock)
+            taken.append((p.topic[:p.topic_size].decode(), p.partition_id))
+            partition_unref(p)
+        return taken
+
+
+cdef class PartitionTable:
+    """All partitions that this broker has. Every method may be called from any thread."""
+
+    def __cinit__(self, bint has_news=False):
+        """Make an empty table. `has_news`: its partitions have followers, of which `news` tells."""
+        self.news = ReplicaNews() if has_news else None
         self.table = <partition_table_t *>calloc(1, sizeof(partition_table_t))
         if self.table == NULL:
             raise MemoryError
@@ -32,6 +86,7 @@ cdef class PartitionTable:
         cdef partition_t *next_one
         cdef topic_id_t *topic
         cdef topic_id_t *next_topic
+        cdef elsewhere_t *gone
         cdef int32_t i
         if table == NULL:
             return
@@ -39,6 +94,7 @@ cdef class PartitionTable:
             p = table.by_name[i]
             while p != NULL:
                 next_one = p.name_next
+                leave_news(p)
                 partition_unref(p)
                 p = next_one
             topic = table.topic_ids[i]
@@ -46,6 +102,15 @@ cdef class PartitionTable:
                 next_topic = topic.next
                 free(topic)
                 topic = next_topic
+        if self.news is not None:
+            self.news.take()
+        for i in range(table.elsewhere_buckets):
+            while table.elsewhere_by_name[i] != NULL:
+                gone = table.elsewhere_by_name[i]
+                table.elsewhere_by_name[i] = gone.name_next
+                free_elsewhere(gone)
+        free(table.elsewhere_by_name)
+        free(table.elsewhere_by_id)
         mutex_destroy(&table.lock)
         free(table.by_name)
         free(table.by_id)
@@ -77,11 +142,16 @@ cdef class PartitionTable:
         """Register a partition. It must not be registered yet, here or in another table."""
         cdef partition_table_t *table = self.table
         cdef partition_t *p = state.p
+        cdef mailbox_t *box = &self.news.box if self.news is not None else NULL
         cdef bint added
         with nogil:
             mutex_lock(&table.lock)
             added = register_partition(table, p)
             mutex_unlock(&table.lock)
+            if added and box != NULL:
+                mutex_lock(&p.lock)
+                p.news_mail.box = box
+                mutex_unlock(&p.lock)
         if not added:
             raise MemoryError
 
@@ -95,7 +165,53 @@ cdef class PartitionTable:
             removed = unregister_partition(table, p)
             mutex_unlock(&table.lock)
             if removed:
+                leave_news(p)
                 partition_unref(p)
+
+    def set_elsewhere(self, str topic not None, bytes topic_id not None, int32_t partition_count):
+        """Note that the cluster has a topic with so many partitions, which other brokers may have.
+
+        It replaces what was noted of the topic before.
+        """
+        cdef partition_table_t *table = self.table
+        cdef bytes name = topic.encode()
+        cdef elsewhere_t *known
+        cdef elsewhere_t *old
+        cdef bint added
+        if len(topic_id) != 16 or not 0 < len(name) <= MOST_TOPIC_NAME:
+            raise ValueError(f"topic id of {len(topic_id)} bytes, name of {len(name)} bytes")
+        known = <elsewhere_t *>calloc(1, sizeof(elsewhere_t))
+        if known == NULL:
+            raise MemoryError
+        known.topic = <char *>malloc(<size_t>len(name))
+        if known.topic == NULL:
+            free(known)
+            raise MemoryError
+        memcpy(known.topic, PyBytes_AS_STRING(name), <size_t>len(name))
+        memcpy(known.topic_id, PyBytes_AS_STRING(topic_id), 16)
+        known.topic_size = <int16_t>len(name)
+        known.partition_count = partition_count
+        with nogil:
+            mutex_lock(&table.lock)
+            old = unlink_elsewhere(table, <uint8_t *>known.topic, known.topic_size)
+            added = link_elsewhere(table, known)
+            mutex_unlock(&table.lock)
+        free_elsewhere(old)
+        if not added:
+            free_elsewhere(known)
+            raise MemoryError
+
+    def forget_elsewhere(self, str topic not None):
+        """Note that the cluster does not have the topic any more. No-op if it is not known."""
+        cdef bytes name = topic.encode()
+        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(name)
+        cdef int32_t size = <int32_t>len(name)
+        cdef elsewhere_t *old
+        with nogil:
+            mutex_lock(&self.table.lock)
+            old = unlink_elsewhere(self.table, data, size)
+            mutex_unlock(&self.table.lock)
+        free_elsewhere(old)
 
     def contains(self, str topic not None, int partition_id):
         """Return whether the partition is registered."""
@@ -141,9 +257,129 @@ cdef class PartitionTable:
         cdef partition_table_t *table = self.table
         cdef bint known
         mutex_lock(&table.lock)
-        known = find_topic(table, topic_id)[0] != NULL
+        known = find_topic(table, topic_id)[0] != NULL or elsewhere_by_id(table, topic_id) != NULL
         mutex_unlock(&table.lock)
         return known
+
+    cdef bint is_elsewhere(self, const uint8_t *topic, int32_t topic_size, int32_t partition_id) noexcept nogil:
+        cdef partition_table_t *table = self.table
+        cdef elsewhere_t **link
+        cdef bint found = False
+        if table.elsewhere_count == 0 or topic_size > MOST_TOPIC_NAME:
+            return False
+        mutex_lock(&table.lock)
+        if table.elsewhere_buckets:
+            link = elsewhere_by_name(table, topic, topic_size)
+            found = link[0] != NULL and 0 <= partition_id < link[0].partition_count
+        mutex_unlock(&table.lock)
+        return found
+
+    cdef bint is_elsewhere_by_id(self, const uint8_t *topic_id, int32_t partition_id) noexcept nogil:
+        cdef partition_table_t *table = self.table
+        cdef elsewhere_t *known
+        cdef bint found = False
+        if table.elsewhere_count == 0:
+            return False
+        mutex_lock(&table.lock)
+        known = elsewhere_by_id(table, topic_id)
+        found = known != NULL and 0 <= partition_id < known.partition_count
+        mutex_unlock(&table.lock)
+        return found
+
+
+cdef void leave_news(partition_t *p) noexcept nogil:
+    mutex_lock(&p.lock)
+    p.news_mail.box = NULL
+    mutex_unlock(&p.lock)
+
+# --- topics on other brokers --------------------------------------------------------------------------
+
+cdef void free_elsewhere(elsewhere_t *known) noexcept nogil:
+    if known != NULL:
+        free(known.topic)
+        free(known)
+
+
+cdef elsewhere_t **elsewhere_by_name(partition_table_t *table, const uint8_t *topic, int32_t size) noexcept nogil:
+    """Return the link to the topic, or the link at the end of its chain, which is NULL. There are buckets."""
+    cdef elsewhere_t **link = &table.elsewhere_by_name[
+        hash_of(topic, size, 0) & <uint32_t>(table.elsewhere_buckets - 1)
+    ]
+    while link[0] != NULL and not (link[0].topic_size == size and memcmp(link[0].topic, topic, <size_t>size) == 0):
+        link = &link[0].name_next
+    return link
+
+
+cdef elsewhere_t *elsewhere_by_id(partition_table_t *table, const uint8_t *topic_id) noexcept nogil:
+    cdef elsewhere_t *known
+    if table.elsewhere_buckets == 0:
+        return NULL
+    known = table.elsewhere_by_id[hash_of(topic_id, 16, 0) & <uint32_t>(table.elsewhere_buckets - 1)]
+    while known != NULL and memcmp(known.topic_id, topic_id, 16) != 0:
+        known = known.id_next
+    return known
+
+
+cdef elsewhere_t *unlink_elsewhere(partition_table_t *table, const uint8_t *topic, int32_t size) noexcept nogil:
+    """Take a topic out of the table and return it; NULL: it is not there."""
+    cdef elsewhere_t **link
+    cdef elsewhere_t *known
+    if table.elsewhere_buckets == 0:
+        return NULL
+    link = elsewhere_by_name(table, topic, size)
+    known = link[0]
+    if known == NULL:
+        return NULL
+    link[0] = known.name_next
+    link = &table.elsewhere_by_id[hash_of(known.topic_id, 16, 0) & <uint32_t>(table.elsewhere_buckets - 1)]
+    while link[0] != known:
+        link = &link[0].id_next
+    link[0] = known.id_next
+    table.elsewhere_count -= 1
+    return known
+
+
+cdef void chain_elsewhere(partition_table_t *table, elsewhere_t *known) noexcept nogil:
+    cdef uint32_t mask = <uint32_t>(table.elsewhere_buckets - 1)
+    cdef uint32_t at = hash_of(<uint8_t *>known.topic, known.topic_size, 0) & mask
+    known.name_next = table.elsewhere_by_name[at]
+    table.elsewhere_by_name[at] = known
+    at = hash_of(known.topic_id, 16, 0) & mask
+    known.id_next = table.elsewhere_by_id[at]
+    table.elsewhere_by_id[at] = known
+
+
+cdef bint link_elsewhere(partition_table_t *table, elsewhere_t *known) noexcept nogil:
+    """Put a topic into the table, which does not have it. False: memory is out, and nothing has changed."""
+    cdef elsewhere_t **by_name
+    cdef elsewhere_t **by_id
+    cdef elsewhere_t **old_by_name = table.elsewhere_by_name
+    cdef elsewhere_t *moved
+    cdef int32_t old_count = table.elsewhere_buckets
+    cdef int32_t count = old_count * 2 if old_count else 64
+    cdef int32_t i
+    if table.elsewhere_count >= old_count:
+        by_name = <elsewhere_t **>calloc(<size_t>count, sizeof(elsewhere_t *))
+        by_id = <elsewhere_t **>calloc(<size_t>count, sizeof(elsewhere_t *))
+        if by_name == NULL or by_id == NULL:
+            free(by_name)
+            free(by_id)
+            return False
+        free(table.elsewhere_by_id)
+        table.elsewhere_by_name = by_name
+        table.elsewhere_by_id = by_id
+        table.elsewhere_buckets = count
+        for i in range(old_count):
+            while old_by_name[i] != NULL:
+                moved = old_by_name[i]
+                old_by_name[i] = moved.name_next
+                chain_elsewhere(table, moved)
+        free(old_by_name)
+    chain_elsewhere(table, known)
+    table.elsewhere_count += 1
+    return True
+
+# --- partitions that are here -------------------------------------------------------------------------
 
 
 cdef inline topic_id_t **find_topic(partition_table_t *table, const uint8_t *topic_id) noexcept nogil:

@@ -3,7 +3,7 @@
 No copy, no interpreter.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t
 
 from kbroker._core.log.partition cimport need_t, partition_t, read_result_t, segment_t
 
@@ -13,10 +13,10 @@ from kbroker._core.log.partition cimport need_t, partition_t, read_result_t, seg
 # batch is larger than `max_bytes`.
 # `max_bytes` limits result.size, so the last batch may be cut; with `at_least_one` the first batch is whole however
 # large it is (KIP-74). With `max_bytes` 0 and without `at_least_one` nothing is looked for.
-# `committed`: the read ends at the last stable offset, else at the high watermark. A read of committed records that
-# overlaps with very many aborted transactions is one batch long.
+# `until`: TO_*, where the read ends. A read of committed records that overlaps with very many aborted transactions is
+# one batch long.
 # The three offsets of the result are set with every code; they are -1 when the partition is closed or deleted.
-cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, int8_t until,
                         patience_t *patience, read_result_t *result) noexcept nogil
 
 ctypedef struct patience_t:

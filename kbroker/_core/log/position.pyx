@@ -5,7 +5,7 @@ pending and the written entries of its index. From the index entry on, batch hea
 """
 
 from libc.errno cimport EAGAIN
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
 from kbroker._core.base.arrays cimport with_room
@@ -47,7 +47,7 @@ ctypedef struct moment_t:
     bint aborting                # the log has aborted transactions
 
 
-cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, int8_t until,
                         patience_t *patience, read_result_t *result) noexcept nogil:
     cdef need_t need
     cdef held_t held
@@ -63,7 +63,7 @@ cdef int partition_read(partition_t *p, int64_t offset, int64_t max_bytes, bint 
         result.aborted_capacity = 0
         result.position = 0
         result.size = 0
-        code = read_once(p, offset, max_bytes, at_least_one, committed, patience, result, &need)
+        code = read_once(p, offset, max_bytes, at_least_one, until, patience, result, &need)
         if code == READ_AGAIN:
             continue
         if code != NEEDS_HANDLER or not patience.may_block:
@@ -96,7 +96,7 @@ cdef void hold(partition_t *p, int64_t base_offset, held_t *held) noexcept nogil
     mutex_unlock(&p.lock)
 
 
-cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, bint committed,
+cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_least_one, int8_t until,
                    patience_t *patience, read_result_t *result, need_t *need) noexcept nogil:
     cdef segment_t *s
     cdef found_t start
@@ -113,9 +113,9 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         need.kind = NEED_OPEN
     if code and code != KAFKA_STORAGE_ERROR:
         return code
-    end = partition_visible_end(p, committed)
-    result.high_watermark = end if not committed else partition_visible_end(p, False)
-    result.last_stable_offset = end if committed else partition_visible_end(p, True)
+    end = partition_visible_end(p, until)
+    result.high_watermark = end if until == TO_HIGH_WATERMARK else partition_visible_end(p, TO_HIGH_WATERMARK)
+    result.last_stable_offset = end if until == TO_LAST_STABLE else partition_visible_end(p, TO_LAST_STABLE)
     result.log_start_offset = atomic_load_i64(&p.log_start_offset)
     if code:
         return code
@@ -171,7 +171,7 @@ cdef int read_once(partition_t *p, int64_t offset, int64_t max_bytes, bint at_le
         return 0
     result.position = start.position
     result.segment = s
-    if committed and then.aborting:
+    if until == TO_LAST_STABLE and then.aborting:
         end = then.next_base if then.next_base >= 0 else then.log_end
         code = find_end(p, s, result.position + result.size, patience.may_block, &end, need)
         if code == 0:

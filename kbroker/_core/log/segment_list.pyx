@@ -384,7 +384,7 @@ cdef class SegmentList:
             if log_start_offset > p.log_start_offset:
                 atomic_store_i64(&p.log_start_offset, log_start_offset)
                 if settle_last_stable(p):
-                    wake_fetches(p, 0, INT32_MAX)
+                    wake_fetches(p, 0, INT32_MAX, 0)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
         if count and removed == NULL:

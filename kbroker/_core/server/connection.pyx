@@ -9,6 +9,7 @@ from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
 from kbroker._core.base.sync cimport atomic_add_i32
+from kbroker._core.log.acks cimport acks_forget
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.server.counters cimport count_answer, count_error, counters_t
 from kbroker._core.wire.apis cimport API_KEYS, API_VERSIONS
@@ -66,6 +67,8 @@ cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil:
         free(slot.splices)
         slot.splices = NULL
         slot.splice_capacity = 0
+    for i in range(slot.waiter_count):
+        acks_forget(&slot.waiters[i])
     free(slot.waiters)
     slot.waiters = NULL
     slot.waiter_count = 0

@@ -100,7 +100,7 @@ class SmallBroker:
         topic_id = uuid4()
         for partition_id in range(partition_count):
             log = self.logs.create(name, topic_id, partition_id, LogOptions(**options))
-            log.set_leader_epoch(self.leader_epoch)
+            log.be_alone(self.leader_epoch)
             log.open()
         return topic_id.bytes
 

@@ -215,7 +215,7 @@ class Life:
             log.open()
             epoch = self.catalogue.epoch_at(self.fs.position, at)
             if log.leader_epoch != epoch:
-                log.set_leader_epoch(epoch)
+                log.be_alone(epoch)
             history = self.histories[key]
             history.start_tried.append((self.fs.position - 1, log.log_start_offset))
             history.settle(self.fs.position, log, has_holes=self.plan.reorder)
@@ -320,7 +320,7 @@ class Life:
             self._producers[key] = {}
             self.catalogue.epochs.append((self.fs.position - 1, TopicPartition(topic.name, number), 0))
             log = logs.create(topic.name, topic_id, number, topic.options)
-            log.set_leader_epoch(0)
+            log.be_alone(0)
             log.open()
 
     def _delete(self, logs: LogManager, name: str, entry: Entry) -> None:
@@ -379,7 +379,7 @@ class Life:
         history.sent.append(sent)
         result = log.append_marker(producer_id, epoch, 0, commit=commit)
         assert result.base_offset == sent.base_offset, (result, sent)
-        self._acknowledge(history, sent.end_offset, is_durable=result.must_wait)
+        self._acknowledge(history, sent.end_offset, is_durable=result.must_flush)
         is_same = known is not None and known.epoch == epoch
         producers[producer_id] = Producer(epoch, known.last_sequence if known is not None and is_same else -1, sent)
 
@@ -431,7 +431,7 @@ class Life:
         codec = self.chance.choice((Codec.NONE, Codec.NONE, *Codec))
         result = log.append(batch_of_rows(sent, codec=codec))
         assert result.base_offset == sent.base_offset, (result, sent)
-        self._acknowledge(history, sent.end_offset, is_durable=result.must_wait)
+        self._acknowledge(history, sent.end_offset, is_durable=result.must_flush)
         return sent
 
     def _acknowledge(self, history: History, end_offset: int, *, is_durable: bool) -> None:
@@ -484,7 +484,7 @@ class Life:
     def _epoch(self, log: Log, history: History, key: Key) -> None:
         epoch = log.leader_epoch + 1
         self.catalogue.epochs.append((self.fs.position - 1, log.topic_partition, epoch))
-        log.set_leader_epoch(epoch)
+        log.be_alone(epoch)
 
     def _truncate(self, log: Log, history: History, key: Key) -> None:
         if log.options.compacted or log.log_end_offset == log.log_start_offset:

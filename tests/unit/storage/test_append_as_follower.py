@@ -58,7 +58,7 @@ def lead(log: Log, history: list[Step]) -> None:
         now = 1_700_000_000_000 + at * 1000
         values = [(now + number, None, b"v" * step.size) for number in range(step.count)]
         if step.kind == "epoch":
-            log.set_leader_epoch(log.leader_epoch + 1)
+            log.be_alone(log.leader_epoch + 1)
         elif step.kind == "plain":
             log.append(encode_batch(values))
         elif step.kind in ("commit", "abort"):
@@ -110,7 +110,7 @@ def home(tmp_path: Path) -> LogHome:
 def follower_of(home: LogHome) -> Log:
     log = home.create()
     log.open()
-    log.state.set_leader_epoch(EPOCH)
+    log.follow(EPOCH)
     return log
 
 

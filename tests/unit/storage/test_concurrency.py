@@ -342,7 +342,7 @@ def test_a_leader_epoch_begins_with_the_first_batch_of_it(tmp_path: Path, is_ope
             for epoch in range(1, 6):
                 if not is_open:
                     log.close()
-                log.set_leader_epoch(epoch)
+                log.be_alone(epoch)
                 log.open()
         finally:
             sys.settrace(None)

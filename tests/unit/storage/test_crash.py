@@ -48,7 +48,7 @@ def test_a_leader_epoch_survives_with_the_records_that_it_covers(tmp_path: Path,
     home = LogHome(tmp_path / "disk", fs=fs)
     log = home.create()
     log.open()
-    log.set_leader_epoch(3)
+    log.be_alone(3)
     log.append(batch_of([b"x", b"y"]))
     log.roll()
     log.flush()

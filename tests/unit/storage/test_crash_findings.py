@@ -212,7 +212,7 @@ def test_a_producer_that_expired_while_nobody_looked_is_not_taken_up(tmp_path: P
 def test_an_empty_file_of_leader_epochs_is_a_damaged_one(tmp_path: Path) -> None:
     home = LogHome(tmp_path)
     log = home.create()
-    log.set_leader_epoch(4)
+    log.be_alone(4)
     log.append(batch_of([b"x"]))
     log.close()
     (home.log_path / checkpoints.LEADER_EPOCHS).write_bytes(b"")
@@ -223,7 +223,7 @@ def test_leader_epochs_of_segments_that_are_back_are_found_again(tmp_path: Path)
     home = LogHome(tmp_path, options=SMALL)
     log = home.create()
     for epoch in (3, 5):
-        log.set_leader_epoch(epoch)
+        log.be_alone(epoch)
         for _ in range(5):
             log.append(batch_of([b"x" * 400]))
     log.flush()

@@ -314,9 +314,9 @@ def test_deletion_beyond_the_end_is_refused(home: LogHome) -> None:
 def test_an_epoch_ends_where_the_next_begins(home: LogHome) -> None:
     log = home.create()
     fill(log, 3)
-    log.set_leader_epoch(2)
+    log.be_alone(2)
     fill(log, 4)
-    log.set_leader_epoch(5)
+    log.be_alone(5)
     assert [log.end_offset_for_epoch(epoch) for epoch in (-1, 0, 1, 2, 3, 4, 5, 6)] == [
         (-1, -1), (0, 3), (0, 3), (2, 7), (2, 7), (2, 7), (5, 7), (-1, -1),
     ]  # fmt: skip

@@ -122,7 +122,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(by=st.integers(0, 2))
     def lead(self, by: int) -> None:
         self.highest_epoch += by
-        self.log.set_leader_epoch(self.highest_epoch)
+        self.log.be_alone(self.highest_epoch)
         self.model.begin_epoch(self.highest_epoch)
 
     @rule(clean=st.booleans())
@@ -132,7 +132,7 @@ class LogMachine(RuleBasedStateMachine):
         self.home.recovery_point = self.log.recovery_point
         self.home.unlink_removed()
         self.log = self.home.reopen(clean=clean)
-        self.log.set_leader_epoch(self.highest_epoch)
+        self.log.be_alone(self.highest_epoch)
         self.model.begin_epoch(self.highest_epoch)
 
     @precondition(lambda self: hasattr(self, "log"))

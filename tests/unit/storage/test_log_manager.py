@@ -211,7 +211,7 @@ def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Pat
         for _ in range(3):
             log.append(batch_of([b"x"]))
     logs.get(ORDERS).delete_records_before(2)
-    logs.get(ORDERS).set_leader_epoch(4)
+    logs.get(ORDERS).be_alone(4)
     broker.stop()
     directory = next(tmp_path / name for name in ("a", "b") if (tmp_path / name / "orders-0").exists())
     assert (directory / checkpoints.RECOVERY_POINTS).read_text() == "0\n1\norders 0 3\n"
@@ -229,7 +229,7 @@ def test_a_leader_epoch_is_known_before_the_log_is_open(broker: Broker) -> None:
     broker.known[ORDERS] = (TOPIC_ID, OPTIONS)
     broker.stop()
     log = broker.start().get(ORDERS)
-    log.set_leader_epoch(2)
+    log.be_alone(2)
     checkpoint = Path(log.path) / checkpoints.LEADER_EPOCHS
     assert not log.is_open
     # Fetches are compared with the second before anybody opens the log.

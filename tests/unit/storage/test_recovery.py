@@ -150,7 +150,7 @@ def test_an_index_entry_that_is_wrong_is_passed_over_after_a_clean_stop(home: Lo
 def test_leader_epochs_come_back_from_the_batches(home: LogHome) -> None:
     log = home.create()
     for epoch in (0, 3, 4):
-        log.set_leader_epoch(epoch)
+        log.be_alone(epoch)
         fill(log, 10)
     (home.log_path / checkpoints.LEADER_EPOCHS).write_text("rubbish")
     log = home.reopen(clean=False)
@@ -381,7 +381,7 @@ def test_why_a_log_cannot_be_opened_is_told_once(home: LogHome, caplog: pytest.L
 
 def test_damaged_leader_epochs_are_told_with_their_place(home: LogHome, caplog: pytest.LogCaptureFixture) -> None:
     log = home.create()
-    log.set_leader_epoch(3)
+    log.be_alone(3)
     fill(log, 3)
     log.close()
     path = home.log_path / "leader-epoch-checkpoint"

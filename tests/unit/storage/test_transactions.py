@@ -62,7 +62,7 @@ def log(tmp_path: Path) -> Log:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_has_the_bytes_that_kafka_writes(log: Log, commit: bool) -> None:
-    log.set_leader_epoch(5)
+    log.be_alone(5)
     log.append(batch(7, 0, epoch=3))
     result = log.append_marker(7, 3, 9, commit=commit)
     assert (result.base_offset, result.last_offset) == (1, 1)

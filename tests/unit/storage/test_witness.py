@@ -99,7 +99,7 @@ def test_leader_epochs_that_the_batches_contradict_are_made_anew_from_them(
 ) -> None:
     log = home.create()
     for epoch in (0, 2, 5):
-        log.set_leader_epoch(epoch)
+        log.be_alone(epoch)
         fill(log, 12)
     stop(log, home)
     path = home.log_path / checkpoints.LEADER_EPOCHS
@@ -122,7 +122,7 @@ def test_an_empty_log_is_of_the_epoch_that_the_controller_says(home: LogHome) ->
     (home.log_path / checkpoints.LEADER_EPOCHS).write_bytes(b"0\n1\n8 0\n")
     log = home.reopen(clean=True)
     assert log.leader_epoch == 0
-    log.set_leader_epoch(3)
+    log.be_alone(3)
     assert log.leader_epoch == 3
     assert log.end_offset_for_epoch(3) == (3, 0)
 

@@ -16,8 +16,8 @@ from kbroker._core.server.fetch.sessions cimport (
 )
 from kbroker._core.wire.cursor cimport read_array_count, read_i32, reader_t, skip_tags
 from kbroker._core.wire.error_codes cimport (
-    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
-    UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR,
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FETCH_SESSION_ID_NOT_FOUND,
+    INVALID_FETCH_SESSION_EPOCH, UNKNOWN_TOPIC_ID, FETCH_SESSION_TOPIC_ID_ERROR,
 )
 
 cdef enum:
@@ -42,6 +42,10 @@ cdef void resolve(fetch_t *f, PartitionTable partition_table, fetch_entry_t *e) 
     if f.version >= 13 and not partition_table.knows_topic_id(e.topic_id):
         e.error = UNKNOWN_TOPIC_ID
         e.unknown = UNKNOWN_ID
+    elif (partition_table.is_elsewhere_by_id(e.topic_id, e.partition_id) if f.version >= 13
+            else partition_table.is_elsewhere(e.topic, e.topic_size, e.partition_id)):
+        e.error = NOT_LEADER_OR_FOLLOWER
+        e.unknown = ELSEWHERE
     else:
         e.error = UNKNOWN_TOPIC_OR_PARTITION
         e.unknown = UNKNOWN_PARTITION

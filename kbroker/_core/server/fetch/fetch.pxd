@@ -43,6 +43,7 @@ cdef enum:
     KNOWN = 0                    # fetch_entry_t.unknown: the partition is known
     UNKNOWN_ID = 1               # its topic id is not
     UNKNOWN_PARTITION = 2        # its topic or its number is not
+    ELSEWHERE = 3                # other brokers have it
 
 ctypedef struct fetch_entry_t:
     # One partition of a fetch in progress: what the client asks for, and what the last look found.
@@ -76,7 +77,7 @@ ctypedef struct fetch_t:
     int32_t waiter_count
     int16_t version
     int8_t isolation             # READ_*, as in the request
-    int8_t committed             # isolation is READ_COMMITTED
+    int8_t until                 # TO_*: how far it may read
     int8_t context               # CONTEXT_*
     int32_t replica_id           # -1: a consumer
     int32_t max_wait_ms

@@ -130,7 +130,7 @@ cdef int32_t link_entries(fetch_t *f) noexcept nogil:
     for pass_ in range(KNOWN, UNKNOWN_PARTITION + 1):
         for i in range(f.entry_count):
             e = &f.entries[i]
-            if e.unknown != pass_:
+            if e.unknown != pass_ and not (pass_ == KNOWN and e.unknown == ELSEWHERE):
                 continue
             if e.partition != NULL and e.error != KAFKA_STORAGE_ERROR:
                 refuse_old_client(f, e)
@@ -316,7 +316,7 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
         waiter.partition = NULL
         waiter.bytes_missing = &f.bytes_missing
         waiter.mail = &f.parked.mail
-        if not partition_await_bytes(e.partition, waiter, e.visible_end, f.committed):
+        if not partition_await_bytes(e.partition, waiter, e.visible_end, f.until):
             unlink(f)
             return False
         f.waiter_count += 1

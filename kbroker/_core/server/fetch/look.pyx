@@ -5,7 +5,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
 from kbroker._core.log.partition cimport NEEDS_HANDLER, partition_visible_end
 from kbroker._core.log.position cimport partition_read, patience_t
-from kbroker._core.server.fetch.fetch cimport fetch_entry_t, fetch_t
+from kbroker._core.server.fetch.fetch cimport ELSEWHERE, fetch_entry_t, fetch_t
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
@@ -34,8 +34,8 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
     if f.replica_id >= 0:
         # The fetch is from a follower, which is not among the partition's replicas.
         return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
-    e.visible_end = partition_visible_end(e.partition, f.committed)
-    code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.committed, patience, &e.read)
+    e.visible_end = partition_visible_end(e.partition, f.until)
+    code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.until, patience, &e.read)
     if code == 0 and e.read.segment != NULL and limit < 0:
         return UNKNOWN_SERVER_ERROR      # Kafka's log answers a negative size so
     return code
@@ -58,6 +58,9 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
     for i in range(f.entry_count):
         e = &f.entries[i]
         drop_read(e)
+        if e.unknown == ELSEWHERE:
+            f.answer_now = interesting = True
+            continue
         if e.unknown:
             unknown += 1
             continue

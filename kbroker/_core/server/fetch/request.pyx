@@ -4,6 +4,7 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.log.partition cimport TO_HIGH_WATERMARK, TO_LAST_STABLE, TO_LOG_END
 from kbroker._core.server.connection cimport request_t
 from kbroker._core.server.fetch.fetch cimport (
     CONVERTED_AT_ONCE, FINAL_EPOCH, KNOWN, fetch_entry_t, fetch_t,
@@ -140,7 +141,6 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
         f.isolation = READ_UNCOMMITTED
     else:
         f.isolation = read_i8(&r)
-    f.committed = f.isolation == READ_COMMITTED
     f.session_epoch = FINAL_EPOCH
     if f.version >= 7:
         f.session_id = read_i32(&r)
@@ -154,6 +154,8 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
         parse_rack(&r, flexible)
     if flexible:
         parse_tags(f, &r)
+    f.until = TO_LOG_END if f.replica_id >= 0 else TO_LAST_STABLE if f.isolation == READ_COMMITTED \
+        else TO_HIGH_WATERMARK
     return not r.failed     # bytes after the message are ignored, as in Apache Kafka
 
 cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:

@@ -6,9 +6,10 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
 from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
+from kbroker._core.log.partition cimport TO_LAST_STABLE
 from kbroker._core.server.connection cimport conn_t, slot_splice, slot_t
 from kbroker._core.server.counters cimport count_error
-from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, fetch_entry_t, fetch_t
+from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, ELSEWHERE, fetch_entry_t, fetch_t
 from kbroker._core.server.fetch.messages cimport write_messages
 from kbroker._core.server.fetch.sessions cimport FetchSessions
 from kbroker._core.server.peer cimport connection_of
@@ -32,7 +33,8 @@ cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b
 
 cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
     """Return whether the response names the current leader of the partition (KIP-951)."""
-    return f.version >= 16 and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
+    return (f.version >= 16 and e.partition != NULL
+            and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER))
 
 cdef int32_t write_own_endpoint(Serving serving, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
     """Write an entry of node_endpoints: this broker, as the peer reaches it. Return the node id, -1: not known."""
@@ -74,6 +76,7 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
     cdef int16_t error = e.error
     cdef size_t start = w.size
     cdef size_t at
+    cdef bint is_null
     if error == KAFKA_STORAGE_ERROR and f.version <= 5:
         error = NOT_LEADER_OR_FOLLOWER
     if error:
@@ -98,10 +101,11 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
     write_i64(w, e.read.last_stable_offset)
     if f.version >= 5:
         write_i64(w, e.read.log_start_offset)
-    if f.committed and not error:
+    if f.until == TO_LAST_STABLE and not error:
         write_aborted(w, e, flexible)
     else:
-        write_array_count(w, 0 if e.unknown or error == UNSUPPORTED_COMPRESSION_TYPE else -1, flexible)
+        is_null = (not e.unknown or e.unknown == ELSEWHERE) and error != UNSUPPORTED_COMPRESSION_TYPE
+        write_array_count(w, -1 if is_null else 0, flexible)
     if f.version >= 11:
         write_i32(w, -1)         # preferred read replica
     if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:

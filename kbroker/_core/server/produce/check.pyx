@@ -12,8 +12,8 @@ from kbroker._core.server.produce.work cimport entry_t, is_transactional, produc
 from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.apis cimport PRODUCE_BATCHES_FROM, PRODUCE_ZSTD_FROM
 from kbroker._core.wire.error_codes cimport (
-    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION,
-    INVALID_REQUIRED_ACKS, INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, MESSAGE_TOO_LARGE,
+    INVALID_TOPIC_EXCEPTION, INVALID_REQUIRED_ACKS, INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD,
 )
 from kbroker._core.wire.layout cimport (
@@ -141,7 +141,8 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
     cdef int finding
     e.partition = serving.partition_table.find(topic, e.topic_size, e.partition_id)
     if e.partition == NULL:
-        refuse(e, UNKNOWN_TOPIC_OR_PARTITION, True)
+        refuse(e, NOT_LEADER_OR_FOLLOWER if serving.partition_table.is_elsewhere(topic, e.topic_size, e.partition_id)
+               else UNKNOWN_TOPIC_OR_PARTITION, True)
         return
     if e.batch_at < 0:
         refuse(e, INVALID_RECORD, True)

@@ -29,8 +29,8 @@ from libc.string cimport memcmp
 from kbroker._core.base.arrays cimport with_room
 from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.base.sync cimport atomic_add_i32
+from kbroker._core.log.acks cimport acks_await
 from kbroker._core.log.append cimport appender_t, partition_append, partition_verify
-from kbroker._core.log.flush cimport partition_await_flush
 from kbroker._core.log.partition cimport NEEDS_HANDLER, NEEDS_VERIFICATION, partition_unref
 from kbroker._core.log.producers cimport FROM_CLIENT
 from kbroker._core.log.verifications cimport NO_GUARD
@@ -39,7 +39,7 @@ from kbroker._core.server.connection cimport (
 )
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
 from kbroker._core.server.produce.response cimport produce_response
-from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
+from kbroker._core.server.produce.work cimport entry_t, is_transactional, must_wait, produce_t, refuse
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.apis cimport PRODUCE_ADDS_FROM, PRODUCE_BATCHES_FROM
 from kbroker._core.wire.cursor cimport (
@@ -131,7 +131,7 @@ cdef bint parse(produce_t *w, request_t *request) noexcept nogil:
             w.transactional_id_at = name - request.frame
             w.transactional_id_size = name_size
     w.acks = read_i16(&r)
-    read_i32(&r)                 # timeout_ms: unused, because no replicas are waited for
+    w.timeout_ms = read_i32(&r)
     topic_count = read_array_count(&r, flexible, 3 if flexible else 6)
     while topic_count > 0 and not r.failed:
         topic_count -= 1
@@ -233,6 +233,8 @@ cdef bint append_all(produce_t *w, uint8_t *frame, int64_t now_ms, bint may_bloc
     cdef int code
     cdef entry_t *e
     appender.origin = FROM_CLIENT
+    appender.acks = w.acks
+    appender.leader_epoch = -1
     appender.marker = NULL
     appender.adds = w.version >= PRODUCE_ADDS_FROM
     for i in range(w.count):
@@ -263,7 +265,7 @@ cdef int32_t count_waiting(produce_t *w) noexcept nogil:
     cdef int32_t i
     if w.acks != 0:
         for i in range(w.count):
-            waiting += w.entries[i].error == 0 and w.entries[i].result.must_wait
+            waiting += must_wait(&w.entries[i])
     return waiting
 
 
@@ -277,7 +279,7 @@ cdef bint await_acks(slot_t *slot) noexcept nogil:
     cdef int32_t count = slot.waiter_count
     slot.pending = count + 1
     for i in range(count):
-        if not partition_await_flush(slot.waiters[i].partition, &slot.waiters[i]):
+        if not acks_await(slot.waiters[i].partition, &slot.waiters[i]):
             atomic_add_i32(&slot.pending, -1)
     return atomic_add_i32(&slot.pending, -1) != 0
 

@@ -9,7 +9,7 @@ from kbroker._core.log.partition cimport ack_waiter_t
 from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, slot_t
 from kbroker._core.server.counters cimport count_error
 from kbroker._core.wire.apis cimport API_PRODUCE
-from kbroker._core.server.produce.work cimport entry_t, produce_t
+from kbroker._core.server.produce.work cimport entry_t, must_wait, produce_t
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.cursor cimport (
     write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
@@ -118,10 +118,13 @@ cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8
             write_string(out, frame + e.topic_at, e.topic_size, w.flexible)
             write_array_count(out, e.topic_partitions, w.flexible)
         error_at = write_partition(slot, w, e)
-        if e.error == 0 and e.result.must_wait:
+        if must_wait(e):
             waiter = &slot.waiters[slot.waiter_count]
             waiter.partition = e.partition
             waiter.offset = e.result.last_offset
+            waiter.led_since = e.result.led_since
+            waiter.for_flush = e.result.must_flush
+            waiter.for_replicas = e.result.must_replicate
             waiter.pending = &slot.pending
             waiter.error = &slot.waiter_errors[slot.waiter_count]
             waiter.mail = &slot.acks_mail

@@ -33,6 +33,7 @@ ctypedef struct produce_t:
     # A Produce request in progress.
     int16_t version
     int16_t acks
+    int32_t timeout_ms           # how long the acks may take that wait for replicas
     bint flexible
     bint internal_allowed        # the client is one of Kafka's own tools, which may write to internal topics
     bint only_verifies           # left to do: ask the coordinator of the transaction, then append
@@ -53,3 +54,8 @@ cdef inline void refuse(entry_t *e, int16_t error, bint before_append) noexcept 
 cdef inline bint is_transactional(const entry_t *e) noexcept nogil:
     return e.error == 0 and not e.unconverted and e.info.producer_id >= 0 \
         and e.info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
+
+
+cdef inline bint must_wait(const entry_t *e) noexcept nogil:
+    """Return whether the ack of a batch has to wait: for a flush, or for replicas."""
+    return e.error == 0 and (e.result.must_flush or e.result.must_replicate)

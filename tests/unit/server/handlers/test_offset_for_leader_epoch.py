@@ -23,7 +23,7 @@ def broker(broker: SmallBroker) -> SmallBroker:
     broker.create_topic("t", 2)
     with WireClient("127.0.0.1", broker.port) as client:
         client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 2)))
-        broker.log("t", 0).set_leader_epoch(4)
+        broker.log("t", 0).be_alone(4)
         client.call(ApiKey.PRODUCE, 9, produce_request("t", 0, encode_batch([(1, None, b"x")] * 3)))
     return broker
 

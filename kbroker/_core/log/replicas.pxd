@@ -1,0 +1,45 @@
+"""The leader's view of its followers, and the high watermark that follows from it.
+
+The high watermark of a leader is the smallest log end of the leader, of the maximal ISR, and of the live replicas
+outside it that are caught up and so about to be let in. It does not move while the committed ISR is smaller than
+`replicas_needed`, and never back.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
+from kbroker._core.log.partition cimport ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, follower_t, partition_t
+from kbroker._core.wire.error_codes cimport NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
+
+# The smallest ISR with which records may be committed: min.insync.replicas, or all replicas if those are fewer.
+cdef inline int32_t replicas_needed(partition_t *p) noexcept nogil:
+    cdef int32_t all_of_them = atomic_load_i32(&p.follower_count) + 1
+    return p.options.min_in_sync if p.options.min_in_sync < all_of_them else all_of_them
+
+# Whether a batch may be appended by this broker: 0, NOT_LEADER_OR_FOLLOWER, or with `acks` -1 NOT_ENOUGH_REPLICAS.
+cdef inline int replicas_refuse(partition_t *p, int16_t acks) noexcept nogil:
+    cdef int32_t role = atomic_load_i32(&p.role)
+    if role == ROLE_FOLLOWER or role == ROLE_STOPPED:
+        return NOT_LEADER_OR_FOLLOWER
+    if acks == -1 and role == ROLE_LEADER and atomic_load_i32(&p.in_sync_count) < replicas_needed(p):
+        return NOT_ENOUGH_REPLICAS
+    return 0
+
+# What is known of a replica of a leader (`lock` held); NULL: the node is none.
+cdef follower_t *find_follower(partition_t *p, int32_t node_id) noexcept nogil
+# Note a fetch of a follower: it has everything below `offset`, and its log begins at `log_start_offset`. The high
+# watermark moves if it can, and fetches and acks that waited for it are told. `now_ms` is monotonic. Returns 0, or the
+# error code to answer: NOT_LEADER_OR_FOLLOWER, or UNKNOWN_LEADER_EPOCH if the node is none of the replicas.
+cdef int replicas_fetched(partition_t *p, int32_t node_id, int64_t broker_epoch, int64_t offset,
+                          int64_t log_start_offset, int64_t now_ms) noexcept nogil
+# Move the high watermark of a leader as far as it can (`lock` held). Returns whether it has moved.
+cdef bint replicas_advance(partition_t *p, int64_t now_ms) noexcept nogil
+# Note that a transaction which began at `first_offset` has ended with a marker at `offset`: until the high watermark is
+# beyond the marker, the last stable offset does not pass the transaction (`lock` held). False: memory is out.
+cdef bint note_ended(partition_t *p, int64_t first_offset, int64_t offset) noexcept nogil
+# Move the high watermark to `offset`, which is beyond it, and tell fetches and acks that waited (`lock` held).
+cdef void move_high_watermark(partition_t *p, int64_t offset) noexcept nogil
+# The monotonic time in ms for followers: `now_ms`, unless the directory's clock is set by hand.
+cdef inline int64_t replica_clock(partition_t *p, int64_t now_ms) noexcept nogil:
+    cdef int64_t set_ms = atomic_load_i64(&p.dir.set_ms)
+    return set_ms if set_ms >= 0 else now_ms

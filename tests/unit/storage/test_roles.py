@@ -1,0 +1,73 @@
+"""A partition's role: leader, follower, stopped; what a leader makes of its followers' fetches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.storage.log import Log
+from kbroker.storage.options import LogOptions
+from tests.kit.logs.home import LogHome, batch_of
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LogHome:
+    return LogHome(tmp_path, options=LogOptions(min_in_sync=2))
+
+
+def fetched(log: Log, node_id: int, offset: int, now_ms: int = 1000) -> ErrorCode:
+    return ErrorCode(log.state.follower_fetched(node_id, -1, offset, 0, now_ms))
+
+
+def test_a_leaders_high_watermark_is_what_all_in_sync_replicas_have(home: LogHome) -> None:
+    log = home.create()
+    log.lead(3, {2: -1, 3: -1}, [1, 2, 3])
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    assert (log.high_watermark, log.log_end_offset) == (0, 2)
+    assert fetched(log, 2, 2) is ErrorCode.NONE
+    assert log.high_watermark == 0
+    assert fetched(log, 3, 1) is ErrorCode.NONE
+    assert log.high_watermark == 1
+    assert fetched(log, 3, 2) is ErrorCode.NONE
+    assert log.high_watermark == 2
+    assert fetched(log, 7, 2) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_nothing_is_committed_or_taken_while_the_in_sync_set_is_too_small(home: LogHome) -> None:
+    log = home.create()
+    log.lead(3, {2: -1, 3: -1}, [1, 2])
+    log.append(batch_of([b"a"]), wait=False)
+    log.state.set_in_sync([1], [1])
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch_of([b"b"]), wait=False)
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    log.append(batch_of([b"b"]), wait=False, acks=1)
+    fetched(log, 2, 2)
+    assert log.high_watermark == 0
+    log.state.set_in_sync([1, 2], [1, 2])
+    assert log.high_watermark == 2
+
+
+def test_followers_and_stopped_replicas_take_no_append(home: LogHome) -> None:
+    log = home.create()
+    log.follow(1)
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch_of([b"a"]), acks=1)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log.stop_replica()
+    assert log.state.role == "stopped"
+    with pytest.raises(ProtocolError) as refused:
+        log.append(batch_of([b"a"]), acks=1)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_epoch_begins_at_election_without_an_append(home: LogHome) -> None:
+    log = home.create()
+    log.lead(1, {2: -1}, [1, 2])
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.lead(4, {2: -1}, [1, 2])
+    assert log.end_offset_for_epoch(4) == (4, 2)
+    assert log.end_offset_for_epoch(3) == (1, 2)
+    assert (log.state.led_since, log.state.epoch_start_offset) == (1, 2)
