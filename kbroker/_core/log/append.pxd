@@ -60,7 +60,8 @@ ctypedef struct placed_t:
 
 # Whether Kafka's conditions for a roll before this batch hold: size, age by record time, full index, 31 bits of
 # offset.
-cdef bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil
+cdef bint roll_due(partition_t *p, segment_t *s, int64_t size, int64_t last_offset,
+                   int64_t max_timestamp) noexcept nogil
 # Add a written batch to the tail ring and to its segment, as count_in_segment does (both locks held).
 cdef void add_to_segment(partition_t *p, const batch_info_t *info, const placed_t *placed) noexcept nogil
 # Add a batch to the size, the timestamps and the indexes of a segment (both locks held).
