@@ -22,6 +22,7 @@ FOLDERS = {
     "log": ("base", "wire"),
     "server": ("base", "wire", "log"),
     "client": ("base", "wire"),
+    "replica": ("base", "wire", "log", "client"),
     "rows": ("base", "wire"),
     "probes": ("base", "wire", "client"),
 }

@@ -11,7 +11,7 @@ from kbroker._core.base.sync cimport (
 from kbroker._core.client.consumer.chunk cimport (
     aborted_t, chunk_free, chunk_index, chunk_new, chunk_t, fetch_buffer_new, fetch_buffer_t, fetch_buffer_unref,
 )
-from kbroker._core.client.consumer.fetch_request cimport LAST_FETCH_VERSION, fetch_ask_t, write_fetch
+from kbroker._core.client.consumer.fetch_request cimport LAST_VERSION_WITH_NAMES, fetch_ask_t, write_fetch
 from kbroker._core.client.consumer.fetch_response cimport (
     answers_free, answers_init, answers_move, fetch_answer_t, fetch_answers_t, parse_answers, read_aborted,
 )
@@ -58,6 +58,8 @@ cdef class FetchEngine(FetchPoll):
         self.options.client_id = self.client_id
         self.options.client_id_size = <int16_t>len(self.client_id)
         self.options.rack = self.rack
+        self.options.replica_id = -1
+        self.options.replica_epoch = -1
         self.options.rack_size = <int16_t>len(self.rack)
         self.options.isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         self.options.min_bytes = min_bytes
@@ -161,7 +163,7 @@ cdef class FetchEngine(FetchPoll):
         return False
 
     cdef void send(self, fetch_node_t *node, client_socket_t *socket, int64_t now_ms) noexcept nogil:
-        cdef int16_t version = min(socket.versions[API_FETCH], <int16_t>LAST_FETCH_VERSION)
+        cdef int16_t version = min(socket.versions[API_FETCH], <int16_t>LAST_VERSION_WITH_NAMES)
         cdef fetch_request_t *request = NULL
         cdef int32_t i
         mutex_lock(&self.lock)
@@ -214,6 +216,9 @@ cdef class FetchEngine(FetchPoll):
             ask.partition = p.partition
             ask.leader_epoch = p.leader_epoch
             ask.offset = p.fetch_offset
+            ask.topic_id = NULL
+            ask.last_epoch = -1
+            ask.log_start_offset = -1
             if not is_wanted(p, node.node_id, now_ms):
                 if p.session_node_id == node.node_id:
                     p.session_node_id = -1

@@ -1,9 +1,10 @@
 from collections.abc import Iterable
+from typing import Any
 
 def encode_fetch(
     version: int,
-    asks: Iterable[tuple[bytes, int, int, int]],
-    forgotten: Iterable[tuple[bytes, int, int, int]] = (),
+    asks: Iterable[tuple[Any, ...]],
+    forgotten: Iterable[tuple[Any, ...]] = (),
     *,
     client_id: bytes = b"",
     rack: bytes = b"",
@@ -14,4 +15,6 @@ def encode_fetch(
     max_partition_bytes: int = 1048576,
     session_id: int = 0,
     session_epoch: int = -1,
+    replica_id: int = -1,
+    replica_epoch: int = -1,
 ) -> bytes: ...

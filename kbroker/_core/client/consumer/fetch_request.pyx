@@ -1,7 +1,7 @@
 """Writes a Fetch request; see fetch_request.pxd."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
@@ -12,8 +12,8 @@ from kbroker._core.wire.cursor cimport (
 )
 
 cdef enum:
-    CONSUMER = -1                # a consumer's value of the field in which a replica writes its node id
-    NO_OFFSET = -1
+    REPLICA_STATE = 1            # the tagged field of the request, version 15
+    REPLICA_STATE_SIZE = 13      # bytes
 
 
 cdef inline bint same_topic(const fetch_ask_t *a, const fetch_ask_t *b) noexcept nogil:
@@ -34,7 +34,10 @@ cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, in
         end = i + 1
         while end < count and same_topic(&asks[i], &asks[end]):
             end += 1
-        write_string(w, asks[i].topic, asks[i].topic_size, flexible)
+        if version > LAST_VERSION_WITH_NAMES:
+            write_raw(w, asks[i].topic_id, TOPIC_ID_SIZE)
+        else:
+            write_string(w, asks[i].topic, asks[i].topic_size, flexible)
         write_array_count(w, end - i, flexible)
         while i < end:
             write_i32(w, asks[i].partition)
@@ -43,9 +46,9 @@ cdef void write_topics(writer_t *w, int16_t version, const fetch_ask_t *asks, in
                     write_i32(w, asks[i].leader_epoch)
                 write_i64(w, asks[i].offset)
                 if version >= 12:
-                    write_i32(w, -1)             # last fetched epoch: only replicas have one
+                    write_i32(w, asks[i].last_epoch)
                 if version >= 5:
-                    write_i64(w, NO_OFFSET)      # log start offset: only replicas have one
+                    write_i64(w, asks[i].log_start_offset)
                 write_i32(w, max_bytes)
                 if flexible:
                     write_uvarint(w, 0)
@@ -66,7 +69,8 @@ cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *optio
     write_raw(w, options.client_id, <size_t>options.client_id_size)
     if flexible:
         write_uvarint(w, 0)
-    write_i32(w, CONSUMER)
+    if version < 15:
+        write_i32(w, options.replica_id)
     write_i32(w, options.max_wait_ms)
     write_i32(w, options.min_bytes)
     if version >= 3:
@@ -81,23 +85,39 @@ cdef void write_fetch(writer_t *w, int16_t version, const fetch_options_t *optio
         write_topics(w, version, forgotten, forgotten_count, 0, True)
     if version >= 11:
         write_string(w, options.rack, options.rack_size, flexible)
-    if flexible:
+    if version >= 15 and options.replica_id >= 0:
+        write_uvarint(w, 1)
+        write_uvarint(w, REPLICA_STATE)
+        write_uvarint(w, REPLICA_STATE_SIZE)
+        write_i32(w, options.replica_id)
+        write_i64(w, options.replica_epoch)
+        write_uvarint(w, 0)
+    elif flexible:
         write_uvarint(w, 0)
     if not w.failed:
         store_u32(w.data + start, <uint32_t>(w.size - start - 4))
 
 
-cdef fetch_ask_t *asks_of(list rows) except NULL:
-    """Make asks of rows (topic, partition, leader epoch, offset).
+cdef bytes NO_TOPIC_ID = bytes(TOPIC_ID_SIZE)
 
-    The asks point into the topics, bytes that `rows` keeps.
+
+cdef fetch_ask_t *asks_of(list rows) except NULL:
+    """Make asks of rows (topic, partition, leader epoch, offset[, topic id, last epoch, log start offset]).
+
+    The asks point into the topics and their ids, bytes that `rows` keeps.
     """
     cdef fetch_ask_t *asks = <fetch_ask_t *>malloc(sizeof(fetch_ask_t) * max(len(rows), 1))
     cdef int32_t i
     cdef bytes topic
+    cdef bytes topic_id
     if asks == NULL:
         raise MemoryError()
-    for i, (topic, partition, leader_epoch, offset) in enumerate(rows):
+    for i, (topic, partition, leader_epoch, offset, *told) in enumerate(rows):
+        topic_id, asks[i].last_epoch, asks[i].log_start_offset = told or (NO_TOPIC_ID, -1, -1)
+        if len(topic_id) != TOPIC_ID_SIZE:
+            free(asks)
+            raise ValueError(f"a topic id of {len(topic_id)} bytes")
+        asks[i].topic_id = topic_id
         asks[i].topic = topic
         asks[i].topic_size = <int16_t>len(topic)
         asks[i].partition = partition
@@ -108,10 +128,11 @@ cdef fetch_ask_t *asks_of(list rows) except NULL:
 
 def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", bytes rack=b"", int isolation_level=0,
                  int min_bytes=1, int max_wait_ms=500, int max_bytes=52428800, int max_partition_bytes=1048576,
-                 int session_id=0, int session_epoch=-1):
-    """Return the frame of a Fetch request. Raises ValueError for a version that is not 0 to 12.
+                 int session_id=0, int session_epoch=-1, int replica_id=-1, int64_t replica_epoch=-1):
+    """Return the frame of a Fetch request. Raises ValueError for a version that is not 0 to 17.
 
-    asks, forgotten: rows (topic as bytes, partition, leader epoch or -1, offset).
+    asks, forgotten: rows (topic as bytes, partition, leader epoch or -1, offset), of a follower also (..., topic id,
+    last fetched epoch, log start offset).
     """
     cdef writer_t out
     cdef fetch_options_t options
@@ -130,6 +151,8 @@ def encode_fetch(int16_t version, asks, forgotten=(), *, bytes client_id=b"", by
     options.max_wait_ms = max_wait_ms
     options.max_bytes = max_bytes
     options.max_partition_bytes = max_partition_bytes
+    options.replica_id = replica_id
+    options.replica_epoch = replica_epoch
     writer_init(&out)
     try:
         asked_rows = asks_of(asked)

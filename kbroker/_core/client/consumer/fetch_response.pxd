@@ -1,4 +1,4 @@
-"""Reads a Fetch response, versions 0 to 12, in place."""
+"""Reads a Fetch response, versions 0 to 17, in place."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
@@ -6,7 +6,7 @@ from kbroker._core.client.consumer.chunk cimport aborted_t
 
 ctypedef struct fetch_answer_t:
     # The answer for one partition. The pointers point into the response.
-    const uint8_t *topic
+    const uint8_t *topic         # its name; from version 13 on its id
     const uint8_t *records       # NULL, with size 0, when there are none
     const uint8_t *aborted       # the array of aborted transactions, behind its count
     int64_t high_watermark

@@ -6,6 +6,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from kbroker._core.base.arrays cimport with_room
+from kbroker._core.client.consumer.fetch_request cimport LAST_VERSION_WITH_NAMES, TOPIC_ID_SIZE
 from kbroker._core.wire.cursor cimport (
     MOST_ELEMENTS, read_array_count, read_bytes, read_i16, read_i32, read_i64, read_string, read_tag, read_uvarint,
     reader_init, reader_left, reader_t, reader_take, skip_tags,
@@ -88,7 +89,11 @@ cdef int parse_answers(fetch_answers_t *answers, int16_t version, const uint8_t 
     topics = read_array_count(&r, flexible, 3)
     while topics > 0 and not r.failed:
         topics -= 1
-        topic = read_string(&r, flexible, &topic_size)
+        if version > LAST_VERSION_WITH_NAMES:
+            topic = reader_take(&r, TOPIC_ID_SIZE)
+            topic_size = TOPIC_ID_SIZE
+        else:
+            topic = read_string(&r, flexible, &topic_size)
         partitions = read_array_count(&r, flexible, 18)
         if topic == NULL:
             return MALFORMED
