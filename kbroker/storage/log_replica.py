@@ -36,10 +36,9 @@ class LogReplica(LogSegments):
         return self.state.newest_epoch
 
     def _follow_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that the leader's `epoch` begins at `start_offset`, where the log goes on. The next flush stores it."""
+        """Note that the leader's `epoch` begins at `start_offset`, where the log goes on. `settle_epochs` stores it."""
         if epoch > self._epochs.latest:
-            self._epochs.assign(epoch, start_offset, durable=False)
-        self.state.set_newest_epoch(self._epochs.latest, durable=False)
+            self._epochs.begin(epoch, start_offset)
 
     # --- truncation
 

@@ -104,7 +104,7 @@ cdef int partition_follow(partition_t *p, const uint8_t *records, int64_t size, 
                           followed_t *followed) noexcept nogil:
     cdef answer_t answer
     cdef need_t need
-    cdef int code
+    cdef int code = 0
     memset(followed, 0, sizeof(followed_t))
     memset(&answer, 0, sizeof(answer))
     answer.records = records

@@ -606,18 +606,6 @@ cdef class PartitionState(ReplicaRoles):
         """The newest leader epoch that the log knows; -1 if it knows none."""
         return atomic_load_i32(&self.p.newest_epoch)
 
-    def set_newest_epoch(self, int32_t epoch, bint durable=True):
-        """Note the newest leader epoch that the log knows. Without `durable` the next flush has to store it."""
-        cdef partition_t *p = self.p
-        with nogil:
-            mutex_lock(&p.append_lock)
-            mutex_lock(&p.lock)
-            atomic_store_i32(&p.newest_epoch, epoch)
-            if not durable and p.segment_count:
-                p.segments[p.segment_count - 1].entry_synced = False
-            mutex_unlock(&p.lock)
-            mutex_unlock(&p.append_lock)
-
     # --- producers
 
     def producers(self):

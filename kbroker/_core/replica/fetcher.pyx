@@ -17,7 +17,7 @@ from kbroker._core.client.consumer.fetch_response cimport (
 )
 from kbroker._core.client.pump cimport Engine
 from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
-from kbroker._core.log.flush cimport partition_await_flush
+from kbroker._core.log.acks cimport acks_await, acks_forget
 from kbroker._core.log.follow cimport followed_t, leader_state_t, partition_follow
 from kbroker._core.log.partition cimport ack_waiter_t
 from kbroker._core.replica.followed cimport (
@@ -388,17 +388,20 @@ cdef class ReplicaFetcher(FollowedPartitions):
         request.waiters = <ack_waiter_t *>calloc(<size_t>request.flushing_count, sizeof(ack_waiter_t))
         request.errors = <int16_t *>calloc(<size_t>request.flushing_count, sizeof(int16_t))
         if request.waiters == NULL or request.errors == NULL:
+            free(request.errors)
+            request.errors = NULL            # nothing is flushed: see end_request
             return False
         request.synced.box = &self.box
         request.synced.kind = MAIL_FLUSHED
         atomic_store_i32(&request.pending, 1 + request.flushing_count)
         for i in range(request.flushing_count):
             p = request.asked[request.flushing[i]].partition
+            request.waiters[i].for_flush = True
             request.waiters[i].offset = atomic_load_i64(&p.log.log_end_offset) - 1
             request.waiters[i].pending = &request.pending
             request.waiters[i].error = &request.errors[i]
             request.waiters[i].mail = &request.synced
-            if not partition_await_flush(p.log, &request.waiters[i]):
+            if not acks_await(p.log, &request.waiters[i]):
                 atomic_add_i32(&request.pending, -1)
         return atomic_add_i32(&request.pending, -1) > 0
 
@@ -410,6 +413,9 @@ cdef class ReplicaFetcher(FollowedPartitions):
         memset(&trouble, 0, sizeof(trouble))
         trouble.kind = TROUBLE_APPEND
         trouble.diverging_epoch = -1
+        if request.errors != NULL:
+            for i in range(request.flushing_count):
+                acks_forget(&request.waiters[i])
         mutex_lock(&self.lock)
         for i in range(request.flushing_count):
             p = request.asked[request.flushing[i]].partition
