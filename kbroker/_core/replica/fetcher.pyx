@@ -32,7 +32,7 @@ from kbroker._core.wire.error_codes cimport (
 )
 
 cdef enum:
-    NOT_ASKED = -1
+    UNASKED = -1
     MAIL_FLUSHED = 1             # the only kind of mail in the engine's box
 
 
@@ -294,7 +294,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
             mutex_unlock(&self.lock)
             for i in range(answers.count):
                 place = asked_place(request, &answers.answers[i], max(place, 0))
-                if place != NOT_ASKED:
+                if place != UNASKED:
                     self.take_in(request, place, &answers.answers[i])
         answers_free(&answers)
         return good
@@ -479,7 +479,7 @@ cdef bint has_left(const replica_request_t *request) noexcept nogil:
 
 cdef int32_t asked_place(const replica_request_t *request, const fetch_answer_t *answer,
                          int32_t start) noexcept nogil:
-    """The index of the ask that an answer is for, or NOT_ASKED.
+    """The index of the ask that an answer is for, or UNASKED.
 
     Answers come roughly in the order of the asks. `start` is the index that the search begins with.
     """
@@ -498,7 +498,7 @@ cdef int32_t asked_place(const replica_request_t *request, const fetch_answer_t 
                 return place
         elif memcmp(p.topic_id, answer.topic, TOPIC_ID_SIZE) == 0:
             return place
-    return NOT_ASKED
+    return UNASKED
 
 
 cdef void replica_answered(ReplicaFetcher engine, exchange_t *exchange, client_socket_t *socket, const uint8_t *body,

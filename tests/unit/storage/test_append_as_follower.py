@@ -42,7 +42,7 @@ steps = st.lists(
     max_size=60,
 )
 options = st.tuples(
-    st.sampled_from([300, 1000, 1 << 20]), st.sampled_from([0, 200, 4096]), st.sampled_from([48, 10 << 20])
+    st.sampled_from([600, 1500, 1 << 20]), st.sampled_from([0, 200, 4096]), st.sampled_from([48, 10 << 20])
 ).map(
     lambda drawn: LogOptions(
         segment_bytes=drawn[0], index_interval_bytes=drawn[1], index_max_bytes=drawn[2], verify_transactions=False
