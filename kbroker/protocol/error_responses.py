@@ -117,6 +117,42 @@ def _fetch(version: int, request: M.FetchRequest, code: ErrorCode, text: str | N
     return response
 
 
+def _leader_and_isr(version: int, request: M.LeaderAndIsrRequest, code: ErrorCode, text: str | None) -> M.Message:
+    """Build a LeaderAndIsr response with the code at the top and for each partition, by topic id from version 5 on."""
+    R = M.LeaderAndIsrResponse
+    response = R(error_code=code)
+    for topic in request.topic_states:
+        parts = [
+            R.LeaderAndIsrPartitionError(
+                topic_name=topic.topic_name if version < 5 else "", partition_index=one.partition_index, error_code=code
+            )
+            for one in topic.partition_states
+        ]
+        if version < 5:
+            response.partition_errors += parts
+        else:
+            response.topics.append(R.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=parts))
+    response.partition_errors += [
+        R.LeaderAndIsrPartitionError(topic_name=one.topic_name, partition_index=one.partition_index, error_code=code)
+        for one in request.ungrouped_partition_states
+    ]
+    return response
+
+
+def _stop_replica(version: int, request: M.StopReplicaRequest, code: ErrorCode, text: str | None) -> M.Message:
+    R = M.StopReplicaResponse
+    asked = [
+        *((one.topic_name, one.partition_index) for one in request.ungrouped_partitions),
+        *((topic.name, partition_id) for topic in request.topics for partition_id in topic.partition_indexes),
+        *((topic.topic_name, one.partition_index) for topic in request.topic_states for one in topic.partition_states),
+    ]
+    errors = [
+        R.StopReplicaPartitionError(topic_name=name, partition_index=partition_id, error_code=code)
+        for name, partition_id in asked
+    ]
+    return R(error_code=code, partition_errors=errors)
+
+
 def _metadata(version: int, request: M.MetadataRequest, code: ErrorCode, text: str | None) -> M.Message:
     response = M.MetadataResponse()
     for topic in request.topics or ():
@@ -332,6 +368,10 @@ BUILDERS: dict[ApiKey, Builder] = {
         M.ListOffsetsResponse, "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse"
     ),
     ApiKey.METADATA: _metadata,
+    ApiKey.LEADER_AND_ISR: _leader_and_isr,
+    ApiKey.STOP_REPLICA: _stop_replica,
+    ApiKey.UPDATE_METADATA: _top_level(ApiKey.UPDATE_METADATA),
+    ApiKey.CONTROLLED_SHUTDOWN: _top_level(ApiKey.CONTROLLED_SHUTDOWN),
     ApiKey.OFFSET_COMMIT: _each_partition(
         M.OffsetCommitResponse, "OffsetCommitResponseTopic", "OffsetCommitResponsePartition"
     ),
@@ -368,11 +408,13 @@ BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _top_level(ApiKey.OFFSET_DELETE),
     ApiKey.DESCRIBE_QUORUM: _top_level_with_text(ApiKey.DESCRIBE_QUORUM),
+    ApiKey.ALTER_PARTITION: _top_level(ApiKey.ALTER_PARTITION),
     ApiKey.UPDATE_FEATURES: _top_level_with_text(ApiKey.UPDATE_FEATURES),
     ApiKey.DESCRIBE_CLUSTER: _top_level_with_text(ApiKey.DESCRIBE_CLUSTER),
     ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: _top_level(ApiKey.LIST_TRANSACTIONS),
+    ApiKey.ALLOCATE_PRODUCER_IDS: _top_level(ApiKey.ALLOCATE_PRODUCER_IDS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _top_level(ApiKey.CONSUMER_GROUP_HEARTBEAT),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _top_level(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS),

@@ -5,15 +5,50 @@ Control requests come one at a time. What they change is told to the log (its ro
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.clock import Clock
-from kbroker.model import TopicPartition
-from kbroker.protocol.messages import Message
-from kbroker.replication.surroundings import AskController, Fetchers, LogHost, Metadata, RoleListeners
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.model import NO_UUID, TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.replication.control_requests import (
+    DURING_DELETE,
+    NO_EPOCH,
+    ToldRole,
+    ToldStop,
+    leader_and_isr_answer,
+    stop_replica_answer,
+    told_roles,
+    told_stops,
+)
+from kbroker.replication.in_sync_requests import Change, InSyncRequests
+from kbroker.replication.surroundings import (
+    AskController,
+    Fetchers,
+    FollowerState,
+    LogHost,
+    Metadata,
+    ReplicaLog,
+    ReplicaState,
+    RoleListeners,
+)
+from kbroker.rules import in_sync as rules
+from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
+
+LOG = logging.getLogger(__name__)
+
+UNKNOWN_BROKER_EPOCH = -1
+UNKNOWN_REPLICA_EPOCH = -1
+
+RETRY_REFUSED_MS = 500
+"""How long a leader waits before it asks again to let a replica in, after the controller has refused to."""
 
 
 class Role(Enum):
@@ -30,6 +65,7 @@ class Hosted(NamedTuple):
     topic_id: UUID
     """NO_UUID if the controller has told none."""
     leader: int
+    """Broker id; -1 if there is none."""
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
@@ -37,15 +73,41 @@ class Hosted(NamedTuple):
     """The committed ISR, if this broker leads; else the ISR when the leader epoch began."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
-    is_pending: bool
+    is_pending: bool = False
     """Whether this broker leads and a change of its ISR is not settled yet."""
+
+
+class InSyncCounts(NamedTuple):
+    """How often ISRs have changed since the start, for metrics."""
+
+    expands: int = 0
+    shrinks: int = 0
+    failed: int = 0
+
+
+class _Replica:
+    """A partition here, until its role changes. `ReplicatedPartitions._lock` guards the attributes."""
+
+    __slots__ = ("hosted", "in_sync", "is_waiting", "log", "retry_at")
+
+    def __init__(self, hosted: Hosted, log: ReplicaLog | None = None):
+        self.hosted = hosted
+        self.log = log
+        """None if it is offline."""
+        self.in_sync: InSync | None = None
+        """The ISR, if this broker leads and there are other replicas."""
+        self.is_waiting = False
+        """Whether it follows a leader that the metadata does not know as alive: it does not fetch yet."""
+        self.retry_at = 0.0
+        """Until then, in seconds of the clock, no replica is let in: the controller has just refused one."""
 
 
 class ReplicatedPartitions:
     """The partitions of which this broker has a replica. Thread-safe; it has no thread of its own.
 
-    `leader_and_isr`, `stop_replicas`, `update_metadata` and `directory_failed` wait for disks and for each other: one
-    at a time. `tick`, `on_news` and answers of the controller wait for neither.
+    `leader_and_isr`, `stop_replicas`, `update_metadata` and `directory_failed` wait for disks and for each other: they
+    are carried out one at a time (`_control_lock`). The others, and what answers of the controller do, wait for neither
+    (`_lock`, which is taken after `_control_lock`).
     """
 
     def __init__(
@@ -59,35 +121,442 @@ class ReplicatedPartitions:
         listeners: RoleListeners,
         *,
         max_lag_ms: int = 30_000,
-    ): ...
+    ):
+        """`max_lag_ms` is replica.lag.time.max.ms."""
+        self._node_id = node_id
+        self._logs = logs
+        self._fetchers = fetchers
+        self._metadata = metadata
+        self._clock = clock
+        self._listeners = listeners
+        self._max_lag_ms = max_lag_ms
+        self.on_due: Callable[[], None] = _nobody_is_told
+        """Called by any thread when `tick` is due sooner than it said. It must not wait."""
+        self._requests = InSyncRequests(
+            node_id, ask_controller, lambda: metadata.broker_epoch, self._settle, clock, lambda: self.on_due()
+        )
+        self._control_lock = threading.Lock()
+        self._controller_epoch = 0
+        self._is_stopping = False
+        self._lock = threading.Lock()
+        self._replicas: dict[TopicPartition, _Replica] = {}
+        self._live: frozenset[int] = frozenset()
+        self._counts = InSyncCounts()
+        self._next_look = clock.monotonic() + self._look_interval_s
 
-    def leader_and_isr(self, request: Message, version: int) -> Message:
-        """Carry out LeaderAndIsr and return its answer. Raises nothing."""
-        raise NotImplementedError
-
-    def stop_replicas(self, request: Message, version: int) -> Message:
-        """Carry out StopReplica and return its answer."""
-        raise NotImplementedError
-
-    def update_metadata(self, request: Message, version: int) -> Message:
-        """Carry out UpdateMetadata and return its answer."""
-        raise NotImplementedError
-
-    def directory_failed(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Note that these partitions' logs are in a directory that has failed: they go offline."""
-        raise NotImplementedError
-
-    def tick(self) -> int:
-        """Do what is due: put replicas out that lag, ask the controller again. Returns milliseconds until the next."""
-        raise NotImplementedError
-
-    def on_news(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Let followers in that have caught up, in partitions whose logs say so (`ReplicaNews`)."""
-        raise NotImplementedError
+    # --- questions
 
     def get(self, topic_partition: TopicPartition) -> Hosted | None:
-        raise NotImplementedError
+        """Return the partition as it is now; None if this broker has no replica of it, by what the controller said."""
+        replica = self._replicas.get(topic_partition)
+        return None if replica is None else replica.hosted
 
     def all(self) -> dict[TopicPartition, Hosted]:
         """Return every partition that this broker has a replica of."""
-        raise NotImplementedError
+        with self._lock:
+            return {topic_partition: replica.hosted for topic_partition, replica in self._replicas.items()}
+
+    @property
+    def in_sync_counts(self) -> InSyncCounts:
+        return self._counts
+
+    @property
+    def controller_epoch(self) -> int:
+        """The highest controller epoch that this broker has obeyed; 0 before the first request."""
+        return self._controller_epoch
+
+    # --- control requests
+
+    def leader_and_isr(self, request: M.LeaderAndIsrRequest, version: int) -> M.LeaderAndIsrResponse:
+        """Carry out LeaderAndIsr and return its answer. A partition that fails does not keep the others from theirs."""
+        told = told_roles(request)
+        with self._control_lock:
+            if error := self._fence(request):
+                return leader_and_isr_answer(request, version, dict.fromkeys(told, error), error)
+            results = {topic_partition: self._refusal(role) for topic_partition, role in told.items()}
+            accepted = [role for role in told.values() if not results[role.topic_partition] and not self._is_late(role)]
+            self._fetchers.stop([role.topic_partition for role in accepted])
+            leads = [role for role in accepted if role.leader == self._node_id]
+            follows = [role for role in accepted if role.leader != self._node_id]
+            results |= {role.topic_partition: self._lead(role) for role in leads}
+            results |= {role.topic_partition: self._follow(role) for role in follows}
+            self._start_fetchers(role.topic_partition for role in follows)
+            for role in leads:
+                if not results[role.topic_partition]:
+                    self._listeners.leads(role.topic_partition, role.leader_epoch)
+            for role in follows:
+                if not results[role.topic_partition]:
+                    self._listeners.follows(role.topic_partition, role.leader_epoch)
+            return leader_and_isr_answer(request, version, results)
+
+    def stop_replicas(self, request: M.StopReplicaRequest) -> M.StopReplicaResponse:
+        """Carry out StopReplica and return its answer."""
+        with self._control_lock:
+            if error := self._fence(request):
+                return stop_replica_answer({}, error)
+            told = told_stops(request)
+            results = {topic_partition: self._stop_refusal(stop) for topic_partition, stop in told.items()}
+            accepted = [stop for topic_partition, stop in told.items() if not results[topic_partition]]
+            self._fetchers.stop([stop.topic_partition for stop in accepted])
+            for topic_partition, _, deletes in accepted:
+                if deletes:
+                    results[topic_partition] = self._delete(topic_partition)
+                    self._listeners.gone(topic_partition)
+                elif (replica := self._replicas.get(topic_partition)) is not None:
+                    replica.is_waiting = False
+            return stop_replica_answer(results)
+
+    def update_metadata(self, request: M.UpdateMetadataRequest) -> M.UpdateMetadataResponse:
+        """Carry out UpdateMetadata and return its answer.
+
+        Beside the metadata, it starts to fetch from leaders that had been told of before their brokers were, and
+        settles changes of ISRs whose answers were lost. Raises ProtocolError, and changes nothing, if the request names
+        something that cannot be.
+        """
+        with self._control_lock:
+            if error := self._fence(request):
+                return M.UpdateMetadataResponse(error_code=error)
+            live = frozenset(self._metadata.update(request))
+            self._learn(request)
+            if live != self._live:
+                self._set_live(live)
+            return M.UpdateMetadataResponse()
+
+    def _fence(self, request: M.LeaderAndIsrRequest | M.StopReplicaRequest | M.UpdateMetadataRequest) -> ErrorCode:
+        """Return why the request must not be obeyed; NONE if it may. From then on older controllers are not obeyed.
+
+        A request for a former life of this broker is refused. One for a later registration than this broker knows of
+        is obeyed: the controller may know of a registration before the broker does.
+        """
+        if UNKNOWN_BROKER_EPOCH != request.broker_epoch < self._metadata.broker_epoch:
+            LOG.info(
+                "%s of controller %d is for this broker's epoch %d, and now it has %d: refused",
+                type(request).__name__, request.controller_id, request.broker_epoch, self._metadata.broker_epoch,
+            )  # fmt: skip
+            return ErrorCode.STALE_BROKER_EPOCH
+        if request.controller_epoch < self._controller_epoch:
+            LOG.warning(
+                "%s of controller %d is of controller epoch %d, and there has been %d: refused",
+                type(request).__name__, request.controller_id, request.controller_epoch, self._controller_epoch,
+            )  # fmt: skip
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self._controller_epoch = request.controller_epoch
+        return ErrorCode.NONE
+
+    # --- roles
+
+    def _refusal(self, told: ToldRole) -> ErrorCode:
+        """Return why a role is not taken; NONE if it is."""
+        topic_partition = told.topic_partition
+        replica = self._replicas.get(topic_partition)
+        if self._logs.is_offline(topic_partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        log = self._logs.get(topic_partition)
+        if log is not None and log.topic_id != told.topic_id and NO_UUID not in (log.topic_id, told.topic_id):
+            LOG.error("%s is of topic id %s, and the controller says %s", topic_partition, log.topic_id, told.topic_id)
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        epoch = NO_EPOCH if replica is None else replica.hosted.leader_epoch
+        if told.leader_epoch < epoch or (told.leader_epoch == epoch and (replica is None or not replica.is_waiting)):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._node_id not in told.replicas:
+            LOG.warning(
+                "%s: the controller gives a role to broker %d, not one of %s",
+                topic_partition,
+                self._node_id,
+                told.replicas,
+            )
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _lead(self, told: ToldRole) -> ErrorCode:
+        """Lead a partition. Returns the error that keeps this broker from it."""
+        others = [node_id for node_id in told.replicas if node_id != self._node_id]
+
+        def take_role(log: ReplicaLog, replica: _Replica) -> None:
+            if others:
+                log.lead(told.leader_epoch, dict.fromkeys(others, UNKNOWN_REPLICA_EPOCH), told.isr)
+                log.state.set_live(self._live)
+                replica.in_sync = rules.led(told.leader_epoch, told.partition_epoch, told.isr)
+            else:
+                log.be_alone(told.leader_epoch)
+
+        return self._take_role(told, Role.LEADER, take_role)
+
+    def _follow(self, told: ToldRole) -> ErrorCode:
+        """Follow the partition's leader. Returns the error that keeps this broker from it.
+
+        A leader that the metadata does not know as alive is not fetched from, until UpdateMetadata tells of it.
+        """
+
+        def take_role(log: ReplicaLog, replica: _Replica) -> None:
+            log.follow(told.leader_epoch)
+            replica.is_waiting = told.leader not in self._live
+
+        return self._take_role(told, Role.FOLLOWER, take_role)
+
+    def _take_role(self, told: ToldRole, role: Role, take_role: Callable[[ReplicaLog, _Replica], None]) -> ErrorCode:
+        """Give the log its role, then note it. The epoch is noted last: a role that was not taken may be told again."""
+        topic_partition = told.topic_partition
+        self._forget_in_sync(topic_partition)
+        hosted = Hosted(
+            role, told.topic_id, told.leader, told.leader_epoch, told.partition_epoch, told.replicas, told.isr,
+            told.adding, told.removing,
+        )  # fmt: skip
+        try:
+            log = self._logs.open_or_create(
+                topic_partition.topic, told.topic_id, topic_partition.partition_id, is_new=told.is_new
+            )
+            replica = _Replica(hosted, log)
+            take_role(log, replica)
+        except ProtocolError as error:
+            LOG.error("%s: %s", topic_partition, error)
+            return error.code
+        except KbrokerError as error:
+            LOG.error("%s cannot be %s in leader epoch %d: %s", topic_partition, role.value, told.leader_epoch, error)
+            before = self._replicas.get(topic_partition)
+            epoch = NO_EPOCH if before is None else before.hosted.leader_epoch
+            self._go_offline(topic_partition, hosted._replace(leader_epoch=epoch))
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        with self._lock:
+            self._replicas[topic_partition] = replica
+        return ErrorCode.NONE
+
+    def _is_late(self, told: ToldRole) -> bool:
+        """Return whether this broker knows a later state of the partition. Such a role is answered like one taken."""
+        replica = self._replicas.get(told.topic_partition)
+        if replica is None or told.partition_epoch >= replica.hosted.partition_epoch:
+            return False
+        LOG.info("%s: a role of partition epoch %d comes late", told.topic_partition, told.partition_epoch)
+        return True
+
+    def _forget_in_sync(self, topic_partition: TopicPartition) -> None:
+        """End the leader's part for the partition: no answer of the controller reaches its log any more."""
+        with self._lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is not None:
+                replica.in_sync = None
+        self._requests.withdraw(topic_partition)
+
+    def _go_offline(self, topic_partition: TopicPartition, hosted: Hosted) -> None:
+        """Note that the partition's log cannot be used. What is left of it in memory serves nothing."""
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            with suppress(KbrokerError):
+                log.stop_replica()
+        with self._lock:
+            self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, is_pending=False))
+
+    def _start_fetchers(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Fetch from the leaders of those partitions that this broker follows and whose leaders are alive."""
+        if self._is_stopping:
+            return
+        for topic_partition in topic_partitions:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.log is None or replica.hosted.role is not Role.FOLLOWER:
+                continue
+            hosted = replica.hosted
+            if replica.is_waiting:
+                LOG.warning(
+                    "%s: its leader %d in leader epoch %d is not among the live brokers that this one knows",
+                    topic_partition, hosted.leader, hosted.leader_epoch,
+                )  # fmt: skip
+            else:
+                self._fetchers.start(topic_partition, replica.log, hosted.leader, hosted.leader_epoch)
+
+    def _stop_refusal(self, stop: ToldStop) -> ErrorCode:
+        """Return why a partition is not stopped; NONE if it is. One that is not here is stopped."""
+        if self._logs.is_offline(stop.topic_partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        replica = self._replicas.get(stop.topic_partition)
+        if replica is None or stop.leader_epoch in (DURING_DELETE, NO_EPOCH):
+            return ErrorCode.NONE
+        if stop.leader_epoch < replica.hosted.leader_epoch:
+            LOG.warning("%s: StopReplica of leader epoch %d comes late", stop.topic_partition, stop.leader_epoch)
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _delete(self, topic_partition: TopicPartition) -> ErrorCode:
+        self._forget_in_sync(topic_partition)
+        with self._lock:
+            self._replicas.pop(topic_partition, None)
+        try:
+            self._logs.delete(topic_partition)
+        except KbrokerError as error:
+            LOG.error("%s cannot be deleted: %s", topic_partition, error)
+            return error.code
+        return ErrorCode.NONE
+
+    def directory_failed(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Note that these partitions' logs are in a directory that has failed: they go offline."""
+        with self._control_lock:
+            self._fetchers.stop(topic_partitions)
+            for topic_partition in topic_partitions:
+                replica = self._replicas.get(topic_partition)
+                if replica is not None and replica.hosted.role is not Role.OFFLINE:
+                    self._forget_in_sync(topic_partition)
+                    self._go_offline(topic_partition, replica.hosted)
+                    self._listeners.gone(topic_partition)
+
+    def stop(self) -> None:
+        """Stop fetching and changing ISRs for good. Roles stay as they are."""
+        with self._control_lock:
+            self._is_stopping = True
+            self._fetchers.stop(list(self._replicas))
+            self._requests.stop()
+
+    # --- the metadata
+
+    def _learn(self, request: M.UpdateMetadataRequest) -> None:
+        """Take the ISRs of partitions led here from the metadata, where they are later than those known."""
+        if not any(replica.in_sync is not None for replica in self._replicas.values()):
+            return
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                self._learn_state(TopicPartition(topic.topic_name, state.partition_index), state)
+        for state in request.ungrouped_partition_states:
+            self._learn_state(TopicPartition(state.topic_name, state.partition_index), state)
+
+    def _learn_state(
+        self, topic_partition: TopicPartition, state: M.UpdateMetadataRequest.UpdateMetadataPartitionState
+    ) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is None or replica.in_sync is None or state.leader != self._node_id:
+            return
+        with self._lock:
+            before = replica.in_sync
+            after = rules.learned(before, Committed(state.leader_epoch, state.zk_version, tuple(state.isr)))
+            if after is before:
+                return
+            self._set_in_sync_locked(topic_partition, replica, after)
+        self._requests.withdraw(topic_partition)
+
+    def _set_live(self, live: frozenset[int]) -> None:
+        came = live - self._live
+        self._live = live
+        waiting = []
+        with self._lock:
+            for topic_partition, replica in self._replicas.items():
+                if replica.in_sync is not None:
+                    _state_of(replica).set_live(live)
+                elif replica.is_waiting and replica.hosted.leader in came:
+                    replica.is_waiting = False
+                    waiting.append(topic_partition)
+        self._start_fetchers(waiting)
+
+    # --- ISRs
+
+    def on_news(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Let followers in that have caught up, in partitions whose logs say so (`ReplicaNews`)."""
+        for topic_partition in topic_partitions:
+            self._let_in(topic_partition)
+        self._requests.send()
+
+    def tick(self) -> int:
+        """Do what is due: put replicas out that lag, ask the controller again. Returns milliseconds until the next.
+
+        Replicas are looked at every half of replica.lag.time.max.ms, so one is put out after 1 to 1.5 times that.
+        """
+        if self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + self._look_interval_s
+            with self._lock:
+                led = [each for each, replica in self._replicas.items() if replica.in_sync is not None]
+            for topic_partition in led:
+                self._put_out(topic_partition)
+        self._requests.send()
+        until_look_ms = max(0, math.ceil((self._next_look - self._clock.monotonic()) * 1000))
+        due_ms = self._requests.due_ms
+        return until_look_ms if due_ms is None else min(until_look_ms, due_ms)
+
+    @property
+    def _look_interval_s(self) -> float:
+        return self._max_lag_ms / 2000
+
+    def _now_ms(self) -> int:
+        """Return the time that followers' times are in."""
+        return int(self._clock.monotonic() * 1000)
+
+    def _let_in(self, topic_partition: TopicPartition) -> None:
+        """Propose to let a replica into the ISR, if one is ready."""
+        with self._lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.in_sync is None or self._clock.monotonic() < replica.retry_at:
+                return
+            state = _state_of(replica)
+            followers = state.followers()
+            node_id = rules.next_to_join(
+                replica.in_sync, followers, state.high_watermark, state.epoch_start_offset, self._live,
+                self._now_ms(), self._max_lag_ms,
+            )  # fmt: skip
+            if node_id != NOBODY:
+                LOG.info("%s: letting replica %d into the ISR %s", topic_partition, node_id, replica.in_sync.committed)
+                self._propose_locked(topic_partition, replica, rules.expand(replica.in_sync, node_id), followers)
+
+    def _put_out(self, topic_partition: TopicPartition) -> None:
+        """Propose to put the replicas out of the ISR that lag behind."""
+        with self._lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.in_sync is None:
+                return
+            state = _state_of(replica)
+            end = state.log_end_offset
+            followers = state.followers()
+            late = rules.out_of_sync(replica.in_sync, followers, end, self._now_ms(), self._max_lag_ms)
+            if late:
+                LOG.info(
+                    "%s: putting replicas out of the ISR %s that lag behind offset %d: %s",
+                    topic_partition, replica.in_sync.committed, end,
+                    {each.node_id: each.log_end_offset for each in followers if each.node_id in late},
+                )  # fmt: skip
+                self._propose_locked(topic_partition, replica, rules.shrink(replica.in_sync, late), followers)
+
+    def _propose_locked(
+        self, topic_partition: TopicPartition, replica: _Replica, proposed: InSync, followers: Iterable[FollowerState]
+    ) -> None:
+        proposal = proposed.proposal
+        assert proposal is not None, proposed
+        self._set_in_sync_locked(topic_partition, replica, proposed)
+        epochs = {each.node_id: each.broker_epoch for each in followers}
+        epochs[self._node_id] = self._metadata.broker_epoch
+        self._requests.put(topic_partition, Change(replica.hosted.topic_id, proposal, epochs))
+
+    def _settle(self, topic_partition: TopicPartition, proposal: Proposal, answer: Committed | ErrorCode) -> Next:
+        """Take the controller's answer to a proposal."""
+        with self._lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.in_sync is None:
+                return Next.IGNORE
+            before = replica.in_sync
+            after, then = rules.answered(before, proposal, answer)
+            if isinstance(answer, ErrorCode) and then is not Next.IGNORE:
+                self._counts = self._counts._replace(failed=self._counts.failed + 1)
+                LOG.info("%s: the controller answers %s to the ISR %s", topic_partition, answer.name, proposal.isr)
+                replica.retry_at = self._clock.monotonic() + RETRY_REFUSED_MS / 1000
+            if after is not before:
+                self._set_in_sync_locked(topic_partition, replica, after)
+            return then
+
+    def _set_in_sync_locked(self, topic_partition: TopicPartition, replica: _Replica, after: InSync) -> None:
+        before = replica.in_sync
+        assert before is not None, topic_partition
+        replica.in_sync = after
+        replica.hosted = replica.hosted._replace(
+            isr=after.committed, partition_epoch=after.partition_epoch, is_pending=after.is_pending
+        )
+        _state_of(replica).set_in_sync(after.committed, tuple(after.maximal))
+        if after.committed != before.committed:
+            LOG.info(
+                "%s: the ISR is %s, was %s; partition epoch %d",
+                topic_partition, after.committed, before.committed, after.partition_epoch,
+            )  # fmt: skip
+            expands = self._counts.expands + bool(set(after.committed) - set(before.committed))
+            shrinks = self._counts.shrinks + bool(set(before.committed) - set(after.committed))
+            self._counts = self._counts._replace(expands=expands, shrinks=shrinks)
+
+
+def _state_of(replica: _Replica) -> ReplicaState:
+    assert replica.log is not None, replica.hosted
+    return replica.log.state
+
+
+def _nobody_is_told() -> None:
+    """The first value of `ReplicatedPartitions.on_due`."""

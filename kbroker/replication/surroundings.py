@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
 from kbroker.protocol.messages import Message
 
 
@@ -25,6 +26,8 @@ class FollowerState(Protocol):
     def last_caught_up_ms(self) -> int: ...
     @property
     def in_sync(self) -> bool: ...
+    @property
+    def last_fetch_ms(self) -> int: ...
 
 
 class ReplicaState(Protocol):
@@ -34,6 +37,8 @@ class ReplicaState(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
+    @property
+    def epoch_start_offset(self) -> int: ...
     def set_in_sync(self, committed: Collection[int], maximal: Collection[int]) -> None: ...
     def set_live(self, node_ids: Collection[int]) -> None: ...
     def followers(self) -> Sequence[FollowerState]: ...
@@ -46,19 +51,23 @@ class ReplicaLog(Protocol):
     def topic_id(self) -> UUID: ...
     @property
     def state(self) -> ReplicaState: ...
-    def lead(self, leader_epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> int:
-        """Lead from now on, and return the offset where the epoch begins.
+    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> None:
+        """Lead from now on. The epoch begins at the log's end.
 
         `followers`: broker epochs by node id, -1 if unknown. Raises StorageFailed, DiskDamaged.
         """
         ...
 
-    def follow(self, leader_epoch: int) -> None:
+    def follow(self, epoch: int) -> None:
         """Follow from now on; appends of clients end with NOT_LEADER_OR_FOLLOWER. Raises StorageFailed, DiskDamaged."""
         ...
 
-    def be_alone(self, leader_epoch: int) -> None:
+    def be_alone(self, epoch: int) -> None:
         """Lead without followers from now on. Raises StorageFailed, DiskDamaged."""
+        ...
+
+    def stop_replica(self) -> None:
+        """Serve nothing from now on."""
         ...
 
 
@@ -134,6 +143,6 @@ class Metadata(Protocol):
         """The creation id of this broker's registration; -1 while it has none."""
         ...
 
-    def update(self, request: Message) -> Collection[int]:
+    def update(self, request: M.UpdateMetadataRequest) -> Collection[int]:
         """Apply UpdateMetadata. Returns the ids of the brokers that are alive now."""
         ...

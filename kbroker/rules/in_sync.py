@@ -28,6 +28,9 @@ class Follower(Protocol):
         """The latest time at which it had everything that the leader had then."""
         ...
 
+    @property
+    def last_fetch_ms(self) -> int: ...
+
 
 class InSync(NamedTuple):
     """The ISR of a partition, for its leader in one leader epoch. A change makes a new value."""
@@ -114,11 +117,14 @@ def next_to_join(
     high_watermark: int,
     epoch_start_offset: int,
     live: Collection[int],
+    now_ms: int,
+    max_lag_ms: int,
 ) -> int:
     """Return the replica that is to be let in next; NOBODY if there is none or a proposal is open.
 
     It is alive, and has every committed record: its log reaches the high watermark and also the start of the leader's
-    epoch, because the high watermark may have been ahead of this leader's (KAFKA-7128).
+    epoch, because the high watermark may have been ahead of this leader's (KAFKA-7128). And it has fetched within
+    `max_lag_ms`: one that is silent would be put out again, and may have been put out just now.
     """
     if in_sync.is_pending:
         return NOBODY
@@ -126,7 +132,10 @@ def next_to_join(
     ready = sorted(
         each.node_id
         for each in followers
-        if each.node_id not in in_sync.committed and each.node_id in live and each.log_end_offset >= needed
+        if each.node_id not in in_sync.committed
+        and each.node_id in live
+        and each.log_end_offset >= needed
+        and now_ms - each.last_fetch_ms <= max_lag_ms
     )
     if not ready:
         return NOBODY

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from kbroker._core.server.processor import Processor
@@ -24,6 +25,17 @@ Handler = Callable[[Services, Request, Any], Message | None]
 """Returns the response, or None if the handler answers through the request itself, now or later."""
 
 
+class Lane(Enum):
+    """The threads that serve requests which may block, and the queue before them."""
+
+    HANDLERS = auto()
+    """The request handlers (num.io.threads)."""
+    CONTROL = auto()
+    """The controller's requests to a member: one thread, for they are carried out one at a time."""
+    CONTROLLER = auto()
+    """Other brokers' requests to the controller: one thread, which hands them on and never waits."""
+
+
 class Route(NamedTuple):
     """How requests of one API are served."""
 
@@ -36,6 +48,8 @@ class Route(NamedTuple):
     """
     appends: bool = False
     """Whether the handler appends to a log. Such a request goes to a handler thread while a directory is stalled."""
+    lane: Lane = Lane.HANDLERS
+    """Who serves the requests that may block. On a broker that is alone the request handlers serve all lanes."""
     decoded: bool = True
     """Whether `handle` gets the decoded message. If not, it gets None and reads `request.body` itself."""
 
@@ -46,6 +60,10 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.FETCH: Route("fetch", decoded=False),
     ApiKey.LIST_OFFSETS: Route("list_offsets"),
     ApiKey.METADATA: Route("metadata", blocking=False),
+    ApiKey.LEADER_AND_ISR: Route("leader_and_isr", lane=Lane.CONTROL),
+    ApiKey.STOP_REPLICA: Route("stop_replica", lane=Lane.CONTROL),
+    ApiKey.UPDATE_METADATA: Route("update_metadata", lane=Lane.CONTROL),
+    ApiKey.CONTROLLED_SHUTDOWN: Route("controlled_shutdown", lane=Lane.CONTROLLER),
     ApiKey.OFFSET_COMMIT: Route("offset_commit", blocking=False, appends=True),
     ApiKey.OFFSET_FETCH: Route("offset_fetch", blocking=False),
     ApiKey.FIND_COORDINATOR: Route("find_coordinator", blocking=False),
@@ -76,11 +94,13 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Route("incremental_alter_configs"),
     ApiKey.OFFSET_DELETE: Route("offset_delete"),
     ApiKey.DESCRIBE_QUORUM: Route("describe_quorum", blocking=False),
+    ApiKey.ALTER_PARTITION: Route("alter_partition", lane=Lane.CONTROLLER),
     ApiKey.UPDATE_FEATURES: Route("update_features", blocking=False),
     ApiKey.DESCRIBE_CLUSTER: Route("describe_cluster", blocking=False),
     ApiKey.DESCRIBE_PRODUCERS: Route("describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: Route("describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Route("list_transactions"),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Route("allocate_producer_ids", lane=Lane.CONTROLLER),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Route("consumer_group_heartbeat", blocking=False, appends=True),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Route("consumer_group_describe"),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Route("get_telemetry_subscriptions", blocking=False),
@@ -128,9 +148,16 @@ class _ServedApis(dict[int, _Served]):
 class Dispatcher:
     """Gives requests to their handlers. `on_request` is called by processors, `serve` by request handlers."""
 
-    def __init__(self, services: Services, channel: RequestChannel, routes: Mapping[ApiKey, Route] = ROUTES):
+    def __init__(
+        self,
+        services: Services,
+        channel: RequestChannel,
+        routes: Mapping[ApiKey, Route] = ROUTES,
+        lanes: Mapping[Lane, RequestChannel] | None = None,
+    ):
+        """`channel` is that of the request handlers, and of each lane that `lanes` has no channel for."""
         self._services = services
-        self._channel = channel
+        self._channels = dict.fromkeys(Lane, channel) | dict(lanes or {})
         self._routes = routes
         self._served = _ServedApis(routes)
         self._huge_lock = threading.Lock()  # guards the two below; taken alone
@@ -154,7 +181,7 @@ class Dispatcher:
             or (served.decode is not None and len(request.body) > LARGE_REQUEST_SIZE)
         )
         if must_wait or not self._serve(request, served, may_block=False):
-            return self._channel.enqueue(request, processor)
+            return self._channels[served.route.lane].enqueue(request, processor)
         return True
 
     def serve(self, request: Request) -> None:
@@ -172,6 +199,10 @@ class Dispatcher:
         while (huge := self._next_huge()) is not None:
             self._serve(huge, self._served[huge.api_key], may_block=True)
             del huge
+
+    def serve_in_turn(self, request: Request) -> None:
+        """Do what `serve` does, for the one thread of a lane: huge requests of other APIs do not hold it up."""
+        self._serve(request, self._served[request.api_key], may_block=True)
 
     def _next_huge(self) -> Request | None:
         with self._huge_lock:

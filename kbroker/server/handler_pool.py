@@ -13,13 +13,13 @@ from kbroker.server.request_channel import RequestChannel
 class HandlerPool:
     """`count` threads that take requests from `channel` and give them to `handle`, which must not raise."""
 
-    def __init__(self, count: int, channel: RequestChannel, handle: Callable[[Request], None]):
+    def __init__(self, count: int, channel: RequestChannel, handle: Callable[[Request], None], name: str = "handler"):
         self._channel = channel
         self._handle = handle
         self._busy_ns = [0] * count
         self._started_ns = time.monotonic_ns()
         self._threads = [
-            threading.Thread(target=self._serve, args=(number,), name=f"handler-{number}", daemon=True)
+            threading.Thread(target=self._serve, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(count)
         ]
 

@@ -24,9 +24,14 @@ cdef extern from * nogil:
     static inline ssize_t receive_bytes(int fd, void *data, size_t size) {
         return recv(fd, data, size, MSG_DONTWAIT);
     }
+    static inline ssize_t peek_bytes(int fd, void *data, size_t size) {
+        return recv(fd, data, size, MSG_DONTWAIT | MSG_PEEK);
+    }
     """
     # Send what the socket takes now. Returns the bytes sent, or -1 with errno set.
     ssize_t send_bytes(int fd, const void *data, size_t size)
     ssize_t send_vectors(int fd, iovec *vectors, size_t count)
     # Receive what has come. Returns the bytes received, 0 at the end of the stream, or -1 with errno set.
     ssize_t receive_bytes(int fd, void *data, size_t size)
+    # The same, but the bytes stay where they are.
+    ssize_t peek_bytes(int fd, void *data, size_t size)

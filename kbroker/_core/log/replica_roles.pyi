@@ -12,6 +12,7 @@ class FollowerState(NamedTuple):
     log_start_offset: int
     last_caught_up_ms: int
     in_sync: bool
+    last_fetch_ms: int
 
 class ReplicaRoles(SegmentIndexes):
     @property

@@ -36,6 +36,7 @@ class FollowerState(NamedTuple):
     log_start_offset: int        # -1: not known
     last_caught_up_ms: int       # when it had last all that the leader had
     in_sync: bool                # in the committed ISR
+    last_fetch_ms: int           # when it fetched last
 
 
 cdef class ReplicaRoles(SegmentIndexes):
@@ -219,7 +220,7 @@ cdef class ReplicaRoles(SegmentIndexes):
         for i in range(count):
             found.append(FollowerState(
                 copy[i].node_id, copy[i].broker_epoch, copy[i].log_end_offset, copy[i].log_start_offset,
-                copy[i].last_caught_up_ms, bool(copy[i].in_sync),
+                copy[i].last_caught_up_ms, bool(copy[i].in_sync), copy[i].last_fetch_ms,
             ))
         free(copy)
         return found

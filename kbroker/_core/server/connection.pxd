@@ -105,6 +105,7 @@ ctypedef struct conn_t:
     int32_t readable         # the socket may hold bytes that were not received yet
     int32_t hung_up          # the peer sends no more: bytes are received until the end of its stream
     int32_t ended            # the end of the stream was received: close when the last response has left
+    int32_t urgent           # its next request is served although the request channel is full (next_is_urgent)
     int32_t refused          # no more requests are served: close when the earlier ones are answered
     int32_t blocked          # the socket took no more bytes: wait for EPOLLOUT
     int32_t in_ready         # 1: in the processor's list of ready connections
@@ -157,7 +158,7 @@ ctypedef struct processor_t:
     slot_t *free_slots       # slots to be used again
     int32_t free_slot_count
     int32_t orphans          # slots and warm_t of closed connections whose mail has not come yet
-    int32_t paused           # the request channel is full: nothing is received or served
+    int32_t paused           # the request channel is full: nothing is received or served but what is urgent
     int32_t stopping         # atomic
     uint8_t *scratch         # owned; recv fills it: LARGE_BUFFER bytes of base/receive_buffers.pxd
     uint8_t *send_scratch    # owned; SEND_SCRATCH bytes: small file regions and plaintext on their way out

@@ -12,7 +12,7 @@ from kbroker._core.base.sync cimport atomic_add_i32
 from kbroker._core.log.acks cimport acks_forget
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.server.counters cimport count_answer, count_error, counters_t
-from kbroker._core.wire.apis cimport API_KEYS, API_VERSIONS
+from kbroker._core.wire.apis cimport API_CONTROLLED_SHUTDOWN, API_KEYS, API_VERSIONS
 from kbroker._core.wire.cursor cimport (
     load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8,
     write_i32, writer_free,
@@ -261,7 +261,12 @@ cdef bint read_header(processor_t *p, request_t *request, const uint8_t *frame, 
     request.frame = frame
     request.frame_size = size
     request.flexible = 0 <= key < API_KEYS and request.api_version >= p.apis[key].flexible_from
-    request.client_id = read_string(r, False, &request.client_id_size)
+    if key == API_CONTROLLED_SHUTDOWN and request.api_version == 0:
+        # Its header is of version 0, which has no client id.
+        request.client_id = NULL
+        request.client_id_size = -1
+    else:
+        request.client_id = read_string(r, False, &request.client_id_size)
     if request.flexible:
         skip_tags(r)
     return not r.failed

@@ -1,10 +1,11 @@
 """Receives bytes and serves the frames in them; see receiving.pxd."""
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t
+from libc.string cimport memcpy
 
 from kbroker._core.base.sealing cimport opened
-from kbroker._core.base.sockets cimport receive_bytes
+from kbroker._core.base.sockets cimport peek_bytes, receive_bytes
 from kbroker._core.server.connection cimport (
     conn_close, conn_ready, conn_refuse, conn_t, overloaded, partial_append, partial_free, partial_keep, partial_room,
     processor_t,
@@ -12,16 +13,20 @@ from kbroker._core.server.connection cimport (
 from kbroker._core.server.routing cimport serve
 from kbroker._core.server.sending cimport send_ready
 from kbroker._core.server.serving cimport Serving
-from kbroker._core.wire.cursor cimport load_u32
+from kbroker._core.wire.apis cimport (
+    API_ALLOCATE_PRODUCER_IDS, API_ALTER_PARTITION, API_CONTROLLED_SHUTDOWN, API_LEADER_AND_ISR, API_VERSIONS,
+)
+from kbroker._core.wire.cursor cimport load_u16, load_u32
 
 cdef enum:
     FIRST_READ = 64 << 10        # bytes received at once while there is no incomplete frame
     TURN_BYTES = 1 << 20         # bytes received from one connection before the others get their turn
+    FRAME_HEAD = 6               # bytes of a frame's size and its API key
 
 
 cdef inline bint may_serve(conn_t *conn) noexcept nogil:
-    return not (conn.muted or conn.closing or conn.refused or conn.processor.paused or conn.processor.stopping or
-                overloaded(conn))
+    return not (conn.muted or conn.closing or conn.refused or (conn.processor.paused and not conn.urgent) or
+                conn.processor.stopping or overloaded(conn))
 
 
 cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
@@ -33,6 +38,7 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
     cdef int64_t budget = TURN_BYTES
     cdef ssize_t asked
     cdef ssize_t got
+    conn.urgent = p.paused and next_is_urgent(conn)
     if conn.partial != NULL:
         serve_partial(serving, conn)
     while conn.readable and may_serve(conn) and not conn.ended:
@@ -76,6 +82,25 @@ cdef void read_turn(Serving serving, conn_t *conn) noexcept nogil:
     conn.last_active_ms = p.now_ns // 1_000_000
     if conn.in_dirty:
         send_ready(conn)
+
+
+cdef bint next_is_urgent(conn_t *conn) noexcept nogil:
+    """Whether the next request on the connection does not need the request channel, as far as its API key is there."""
+    cdef uint8_t head[FRAME_HEAD]
+    cdef int64_t kept = 0
+    cdef ssize_t got = 0
+    cdef uint16_t api_key
+    if conn.partial != NULL:
+        kept = min(conn.partial_size - conn.partial_at, FRAME_HEAD)
+        memcpy(head, conn.partial + conn.partial_at, kept)
+    if kept < FRAME_HEAD and conn.transport == NULL and conn.readable:
+        got = peek_bytes(conn.fd, head + kept, FRAME_HEAD - kept)
+    if kept + got < FRAME_HEAD:
+        return False
+    api_key = load_u16(head + 4)
+    # Requests between brokers have queues of their own; ApiVersions goes before them on some connections.
+    return (API_LEADER_AND_ISR <= api_key <= API_CONTROLLED_SHUTDOWN or api_key == API_ALTER_PARTITION or
+            api_key == API_ALLOCATE_PRODUCER_IDS or api_key == API_VERSIONS)
 
 
 cdef bint frame_size_fits(Serving serving, conn_t *conn, int64_t size) noexcept nogil:

@@ -1,11 +1,15 @@
-"""The API keys that compiled code serves or asks for, and the versions from which they mean something else."""
+"""The API keys that compiled code knows, and the versions from which they mean something else."""
 
 cdef enum:
     API_KEYS = 96                # keys are below: arrays by key have so many elements
 
     API_PRODUCE = 0
     API_FETCH = 1
+    API_LEADER_AND_ISR = 4       # 4 to 7 are requests between brokers
+    API_CONTROLLED_SHUTDOWN = 7  # its header has no client id in version 0
     API_VERSIONS = 18
+    API_ALTER_PARTITION = 56
+    API_ALLOCATE_PRODUCER_IDS = 67
 
     PRODUCE_BATCHES_FROM = 3     # earlier versions have message sets: of magic 1 in version 2, of magic 0 before
     PRODUCE_ZSTD_FROM = 7        # KIP-110

@@ -12,10 +12,22 @@ from tests.oracle.scenarios.requests import NO_TEXTS
 VERSIONS = ApiKey.API_VERSIONS
 
 
+BETWEEN_BROKERS = (
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+)
+"""APIs that a Kafka in ZooKeeper mode advertises, and one in KRaft mode, as here, does not."""
+
+
 def only_served(answer: Any) -> None:
-    """Keep, in an answer to ApiVersions, only the APIs that kbroker serves too."""
+    """Keep, in an answer to ApiVersions, only the APIs that both brokers can serve."""
     if isinstance(answer, M.ApiVersionsResponse):
-        answer.api_keys = [one for one in answer.api_keys if one.api_key in list(SERVED)]
+        both = [api_key for api_key in SERVED if api_key not in BETWEEN_BROKERS]
+        answer.api_keys = [one for one in answer.api_keys if one.api_key in both]
 
 
 @scenario(VERSIONS)

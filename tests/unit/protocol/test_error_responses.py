@@ -75,6 +75,9 @@ def check_responses(kafka: KafkaCodec, api_key: ApiKey, versions: range) -> None
             for topic in request.topic_data if api_key == ApiKey.PRODUCE else ():
                 for partition in topic.partition_data:
                     partition.records = partition.records or b""  # Kafka's request class chokes on null
+            for broker in request.live_brokers if api_key == ApiKey.UPDATE_METADATA else ():
+                for endpoint in broker.endpoints:
+                    endpoint.security_protocol &= 3  # it knows no others
             for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNSUPPORTED_VERSION):
                 theirs = kafka.refuse(api_key, version, request.encode(version), code, "a reason")
                 ours = error_response(api_key, version, request, code, "a reason")

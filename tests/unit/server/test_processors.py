@@ -161,7 +161,7 @@ def test_more_partitions_than_there_can_be_take_no_memory_for_long(
         (struct.pack(">hhih", 0, 9, 1, -1) + b"\xff\xff\xff\xff\xff", "header that does not parse"),
         (struct.pack(">hhih", 96, 0, 1, -1), "an API that is not served"),
         (struct.pack(">hhih", -1, 0, 1, -1), "an API that is not served"),
-        (struct.pack(">hhih", 4, 0, 1, -1), "an API that is not served"),
+        (struct.pack(">hhih", 52, 0, 1, -1), "an API that is not served"),
         (struct.pack(">hhih", 3, 99, 1, -1) + b"\0", "a version that is not served"),
         (struct.pack(">hhih", 3, -1, 1, -1), "a version that is not served"),
     ],

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from kbroker.cluster.broker_configs import BrokerConfigs
     from kbroker.cluster.cluster import Cluster
     from kbroker.cluster.consumer_offsets import ConsumerOffsets
+    from kbroker.cluster.controller import Controller
     from kbroker.cluster.producer_ids import ProducerIds
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
+    from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.storage.log_manager import LogManager
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.markers import MarkerWriter
@@ -42,6 +44,8 @@ class Services:
         consumer_offsets: ConsumerOffsets,
         producer_ids: ProducerIds,
         endpoints_for: Callable[[Connection], Endpoint],
+        partitions: ReplicatedPartitions | None = None,
+        controller: Controller | None = None,
     ):
         self.config = config
         self.clock = clock
@@ -57,6 +61,10 @@ class Services:
         self.producer_ids = producer_ids
         self.endpoints_for = endpoints_for
         """This broker's endpoint for the client of a connection: the advertised one, else the one it connected to."""
+        self.partitions = partitions
+        """The partitions of this member of a cluster; None if the broker is alone."""
+        self.controller = controller
+        """This member's controller, active or not; None if the broker is alone."""
 
     @property
     def groups(self) -> GroupCoordinator:
