@@ -7,15 +7,14 @@ compiled request paths do on sockets (produce, fetch) is done here on the same l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.member_image import image_after
-from kbroker.coordination import paths
-from kbroker.coordination.store import NodeExists, NoNode, SessionExpired, StoreUnavailable
+from kbroker.cluster.peers import PeerError
 from kbroker.errors import KbrokerError
 from kbroker.model import Endpoint, TopicPartition
 from kbroker.protocol import messages as M
@@ -23,7 +22,7 @@ from tests.simulation.clocks import DriftingClock
 from tests.simulation.disk import Disk
 from tests.simulation.network import Caller, Failure, serving
 from tests.simulation.requests import Requests
-from tests.simulation.scheduler import MS, SECOND, Process, Task
+from tests.simulation.scheduler import MS, SECOND, Event, Process, Task
 from tests.simulation.tree import Session
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Broker:
         if life is not None:
             life.process.end()
             self.simulation.network.process_ended(life.process)
-            life.logs.abandon()
+            life.abandon()
             self.simulation.checker.forget(self.node_id)
 
     def lose_power(self) -> None:
@@ -77,7 +76,7 @@ class Broker:
         self.simulation.network.power_lost(self.name)
         if life is not None:
             life.process.end()
-            life.logs.abandon()
+            life.abandon()
             self.simulation.checker.forget(self.node_id)
         self.disk.lose_power(self.simulation.scheduler.chance.randrange(1 << 30))
 
@@ -89,43 +88,123 @@ class Peers:
         self._life = life
         self._callers: dict[int, Caller] = {}
         self._refused: list[Callable[[int], None]] = []
+        self._brokers: Mapping[int, Endpoint] | None = None
+        """None: all are known."""
 
     def send(
         self, node_id: int, message: Any, version: int, answered: Callable[[Any], None], *, timeout_ms: int
     ) -> None:
+        life = self._life
+        name = type(message).__name__
+        if self._brokers is not None and node_id not in self._brokers:
+            life.after(0, lambda: answered(PeerError(node_id, "its address is not known")))
+            return
+        life.note(f"-> b{node_id} {name} {brief(message)}")
+
+        def arrived(answer: Any) -> None:
+            if isinstance(answer, Failure):
+                life.note(f"b{node_id} {name}: {answer}")
+                answered(PeerError(node_id, str(answer), sent=answer.is_sent, refused=answer.is_refused))
+            else:
+                response = getattr(M, name.removesuffix("Request") + "Response").decode(answer, version)
+                if brief(response):
+                    life.note(f"<- b{node_id} {type(response).__name__} {brief(response)}")
+                answered(response)
+            life.touched()
+
+        self._caller(node_id).call(("message", name, version, message.encode(version)), arrived, timeout_ms * MS)
+
+    def ask(
+        self,
+        node_id: int,
+        make: Callable[[int], Any],
+        api_key: int,
+        highest_version: int,
+        answered: Callable[[Any, int], None],
+        *,
+        timeout_ms: int,
+    ) -> None:
+        version = min(highest_version, self._life.kit.served(api_key))
+
+        def arrived(answer: Any) -> None:
+            answered(answer, -1 if isinstance(answer, PeerError) else version)
+
+        self.send(node_id, make(version), version, arrived, timeout_ms=timeout_ms)
+
+    def served(self, node_id: int, api_key: int) -> int:
+        return self._life.kit.served(api_key)
+
+    def set_brokers(self, brokers: Mapping[int, Endpoint]) -> None:
+        self._brokers = dict(brokers)
+        for node_id in [node_id for node_id in self._callers if node_id not in brokers]:
+            self._callers.pop(node_id).close()
+
+    def keep(self, node_ids: Collection[int]) -> None:
+        for node_id in sorted(node_ids):
+            self._caller(node_id).keep()
+        for node_id, caller in self._callers.items():
+            if node_id not in node_ids:
+                caller.is_kept = False
+
+    def on_refused(self, callback: Callable[[int], None]) -> None:
+        self._refused.append(callback)
+
+    def _caller(self, node_id: int) -> Caller:
         caller = self._callers.get(node_id)
         if caller is None:
             caller = self._callers[node_id] = Caller(
                 self._life.network, self._life.process, f"b{node_id}", on_refused=lambda: self._tell(node_id)
             )
-        name = type(message).__name__
-        self._life.note(f"-> b{node_id} {name}")
-
-        def arrived(answer: Any) -> None:
-            if isinstance(answer, Failure):
-                self._life.note(f"b{node_id} {name}: {answer}")
-                answered(self._life.kit.peer_error(answer))
-            else:
-                answered(getattr(M, name.removesuffix("Request") + "Response").decode(answer, version))
-            self._life.touched()
-
-        caller.call(("message", name, version, message.encode(version)), arrived, timeout_ms * MS)
-
-    def served(self, node_id: int, api_key: int) -> int:
-        return self._life.kit.served(api_key)
-
-    def set_brokers(self, brokers: Any) -> None:
-        for node_id in [node_id for node_id in self._callers if node_id not in brokers]:
-            self._callers.pop(node_id).close()
-
-    def on_refused(self, callback: Callable[[int], None]) -> None:
-        self._refused.append(callback)
+        return caller
 
     def _tell(self, node_id: int) -> None:
         self._life.note(f"b{node_id} refuses")
         for callback in self._refused:
             callback(node_id)
         self._life.touched()
+
+
+def brief(message: Any) -> str:
+    """What a control request or its answer says, for people."""
+    told = []
+    if code := getattr(message, "error_code", 0):
+        told.append(f"error {code}")
+    if isinstance(message, M.LeaderAndIsrRequest):
+        told += [
+            f"{topic.topic_name}-{each.partition_index} leader {each.leader}/{each.leader_epoch} of {each.isr}"
+            f" v{each.partition_epoch}"
+            for topic in message.topic_states
+            for each in topic.partition_states
+        ]
+    elif isinstance(message, M.StopReplicaRequest):
+        told += [
+            f"{topic.topic_name}-{each.partition_index}/{each.leader_epoch}{' delete' if each.delete_partition else ''}"
+            for topic in message.topic_states
+            for each in topic.partition_states
+        ]
+    elif isinstance(message, M.UpdateMetadataRequest):
+        told.append(f"{[each.id for each in message.live_brokers]} alive")
+    elif isinstance(message, M.AlterPartitionRequest):
+        told += [
+            f"{each.partition_index}/{each.leader_epoch} v{each.partition_epoch}"
+            f" {each.new_isr or [(at.broker_id, at.broker_epoch) for at in each.new_isr_with_epochs]}"
+            for topic in message.topics
+            for each in topic.partitions
+        ]
+    elif isinstance(message, M.AlterPartitionResponse):
+        told += [
+            f"{each.partition_index}/{each.leader_epoch} v{each.partition_epoch} {each.isr} error {each.error_code}"
+            for topic in message.topics
+            for each in topic.partitions
+        ]
+    elif isinstance(message, M.LeaderAndIsrResponse | M.StopReplicaResponse):
+        codes = {
+            each.error_code
+            for part in (getattr(message, "topics", None) or [message])
+            for each in part.partition_errors
+        }
+        told += [f"error {code}" for code in sorted(codes) if code]
+    return "; ".join(told)
 
 
 class Metadata:
@@ -155,8 +234,9 @@ class Life:
         self.metadata = Metadata(self)
         self.peers = Peers(self)
         self.session: Session | None = None
-        self.stops = False
-        self.logs = self.kit.logs(self)
+        self.membership: Any = None
+        self.logs: Any = None
+        """None before it has joined."""
         self.fetchers = self.kit.fetchers(self)
         self.partitions = self.kit.partitions(self)
         self.controller = self.kit.controller(self)
@@ -165,24 +245,36 @@ class Life:
         self._events: Task | None = None
         self._controls: Task | None = None
         self._controls_are_idle = False
+        self._alarm = Event(None, None)
+        self._checkpoints = 0
         self._is_touched = False
 
     def note(self, text: str) -> None:
         self.simulation.note(self.process.name, text)
 
+    def abandon(self) -> None:
+        """Leave the logs as a killed process does."""
+        if self.logs is not None:
+            self.logs.abandon()
+
     def log(self, at: TopicPartition) -> Any:
-        return self.logs.get(at)
+        return self.logs.get(at) if self.logs is not None else None
 
     # --- start and stop
 
     def start(self) -> None:
         self.note("starts")
-        self.network.listen(self.process, serving(lambda peer, request, respond: self._serve(request, respond)))
         self._events = Task(self.process, self._run_callbacks, f"{self.process.name} events")
         self._events.start()
         self._controls = Task(self.process, self._control, f"{self.process.name} controller")
         self._controls.start()
-        self._open_session()
+        self.task(lambda: self.kit.join(self), "membership")
+
+    def serve(self) -> None:
+        """Open the logs and the port; called once the broker knows its cluster."""
+        self.logs = self.kit.logs(self)
+        self.network.listen(self.process, serving(lambda peer, request, respond: self._serve(request, respond)))
+        self.partitions.on_due = self.touched
         self._tick()
         self.after(CHECKPOINT_INTERVAL, self._checkpoint)
 
@@ -190,6 +282,7 @@ class Life:
         """Let an action happen later in this life."""
 
         def act() -> None:
+            self.set_clock()
             action()
             self.touched()
 
@@ -204,61 +297,47 @@ class Life:
     def settle(self) -> None:
         """Called after each step that has touched this life."""
         self._is_touched = False
-        news = self.logs.take_news()
-        if news:
-            self.partitions.on_news(news)
-        self.requests.settle()
+        if self.logs is not None:
+            news = self.logs.take_news()
+            if news:
+                self.partitions.on_news(news)
+            self.requests.settle()
         self.wake_controller()
+
+    def set_clock(self) -> None:
+        """Let the compiled code see this machine's clock."""
+        if self.logs is not None:
+            self.logs.set_clock_ms(self.clock.monotonic_ms())
+
+    def new_peers(self) -> Peers:
+        """Connections of their own to the other brokers."""
+        return Peers(self)
+
+    def give_up(self) -> None:
+        """End this process, as one that cannot go on; it is started again in a moment."""
+        broker = self.broker
+        self.scheduler.after(0, lambda: broker.kill() if broker.life is self else None)
+        self.scheduler.after(SECOND, broker.start)
 
     # --- the session
 
-    def _open_session(self) -> None:
-        self.session = Session(self.simulation.tree, self.process, SESSION_TIMEOUT, connected=self._connected)
-        self.session.deliver = self._deliver
-        self.session.on_end(self._session_ended)
+    def open_session(self, connected: Callable[[Session], None] = lambda session: None) -> Session:
+        """Begin a session of this process; `connected` is called once it is there."""
+        session = self.session = Session(self.simulation.tree, self.process, SESSION_TIMEOUT, connected=connected)
+        session.deliver = self._deliver
+        return session
 
-    def _connected(self, session: Session) -> None:
-        task = Task(self.process, lambda: self._register(session), f"{self.process.name} registers")
+    def task(self, body: Callable[[], None], name: str) -> Task:
+        """Run `body` as a thread of this process does."""
+        task = Task(self.process, body, f"{self.process.name} {name}")
         task.start()
-
-    def _register(self, session: Session) -> None:
-        """Be in the tree: with the node of this session, once that of an earlier one is gone."""
-        path = paths.broker_path(self.node_id)
-        data = paths.encode_broker(
-            paths.BrokerRegistration(
-                (Endpoint("PLAINTEXT", "PLAINTEXT", self.process.name, 9092),), None, self.clock.wall_ms()
-            )
-        )
-        while True:
-            try:
-                try:
-                    session.create(path, data, ephemeral=True)
-                except NodeExists:
-                    pass
-                _, stat = session.get(path)
-                if stat.owner == session.session_id:
-                    break
-            except (StoreUnavailable, NoNode):
-                pass
-            except SessionExpired:
-                return
-            self.sleep(500 * MS)
-        self.note(f"is registered, epoch {stat.creation_id}")
-        self.metadata.broker_epoch = stat.creation_id
-        self.kit.session_is(self, session, stat.creation_id)
-        self.touched()
+        return task
 
     def sleep(self, delay: float) -> None:
         """Wait, in a task."""
         task = next(task for task in self.process.tasks if task.is_current)
         self.scheduler.after(delay, lambda: task.answer(None), self.process)
         task.wait()
-
-    def _session_ended(self) -> None:
-        self.note("the session has expired")
-        self.kit.session_ended(self)
-        self._open_session()
-        self.touched()
 
     def _deliver(self, callback: Callable[[], None]) -> None:
         """Run a callback on the event thread, after those before it."""
@@ -285,7 +364,7 @@ class Life:
     # --- the controller's thread
 
     def wake_controller(self) -> None:
-        if self._controls_are_idle:
+        if self._controls_are_idle and self.kit.controller_idle_ms(self) == 0:
             self._controls_are_idle = False
             assert self._controls is not None
             task = self._controls
@@ -299,6 +378,9 @@ class Life:
                 self.touched()
                 assert steps < 100_000, "the controller never comes to an end"
             self._controls_are_idle = True
+            self._alarm.cancel()
+            delay = max(1, self.kit.controller_idle_ms(self)) * MS
+            self._alarm = self.scheduler.after(delay, self.wake_controller, self.process)
             assert self._controls is not None
             self._controls.wait()
 
@@ -309,8 +391,9 @@ class Life:
         self.after(max(1, min(delay_ms, 1000)) * MS, self._tick)
 
     def _checkpoint(self) -> None:
+        self._checkpoints += 1
         try:
-            self.logs.write_checkpoints()
+            self.logs.write_checkpoints(everything=self._checkpoints % 3 == 0)
         except (OSError, KbrokerError) as error:
             self.note(f"no checkpoint: {error}")
         self.after(CHECKPOINT_INTERVAL, self._checkpoint)
@@ -318,6 +401,7 @@ class Life:
     # --- requests
 
     def _serve(self, request: Any, respond: Callable[[Any], None]) -> None:
+        self.set_clock()
         self.requests.serve(request, respond)
         self.touched()
 
@@ -329,12 +413,8 @@ class Life:
         if controller_id < 0:
             self.after(50 * MS, lambda: answered(None, -1))
             return
-        version = min(highest_version, self.kit.served(api_key))
 
-        def arrived(answer: Any) -> None:
-            if isinstance(answer, M.Message):
-                answered(answer, version)
-            else:
-                answered(None, -1)
+        def arrived(answer: Any, version: int) -> None:
+            answered(None if isinstance(answer, PeerError) else answer, version)
 
-        self.peers.send(controller_id, make(version), version, arrived, timeout_ms=ASK_TIMEOUT // MS)
+        self.peers.ask(controller_id, make, api_key, highest_version, arrived, timeout_ms=ASK_TIMEOUT // MS)

@@ -245,6 +245,7 @@ class Failure:
 
 
 Answered = Callable[[Any], None]
+RECONNECT_DELAY = 200 * MS
 Serve = Callable[[Process, Any, Answered], None]
 """Carries out a request of a process, and calls back with the answer, once, at any time."""
 
@@ -280,6 +281,9 @@ class Caller:
         """Called when a connection broke and the port refuses a new one."""
         self._connection: Connection | None = None
         self._is_connecting = False
+        self._has_refused = False
+        self.is_kept = False
+        """Whether the connection is opened again whenever it breaks, also if there is nothing to send."""
         self._calls: dict[int, _Call] = {}
         self._next = 0
 
@@ -294,6 +298,16 @@ class Caller:
         elif not self._is_connecting:
             self._connect()
 
+    def keep(self) -> None:
+        """Keep a connection open from now on."""
+        self.is_kept = True
+        if self._connection is None and not self._is_connecting:
+            self._connect()
+
+    def _again(self) -> None:
+        if self.is_kept and self._connection is None and not self._is_connecting:
+            self._connect()
+
     def _send(self, number: int, call: _Call) -> None:
         assert self._connection is not None
         call.is_sent = True
@@ -306,12 +320,16 @@ class Caller:
     def _connected(self, result: Connection | Refusal) -> None:
         self._is_connecting = False
         if isinstance(result, Connection):
+            self._has_refused = False
             self._connection = result
             for number, call in list(self._calls.items()):
                 self._send(number, call)
             return
         self._fail(is_refused=result is Refusal.REFUSED)
-        if result is Refusal.REFUSED:
+        if self.is_kept:
+            self._network.scheduler.after(RECONNECT_DELAY, self._again, self._process)
+        if result is Refusal.REFUSED and not self._has_refused:
+            self._has_refused = True
             self._on_refused()
 
     def _arrive(self, thing: Any) -> None:
@@ -335,8 +353,10 @@ class Caller:
             self._connection.close(0)
             self._connection = None
         self._fail(is_refused=False)
+        self._again()
 
     def close(self) -> None:
+        self.is_kept = False
         self._timed_out()
 
     def _fail(self, *, is_refused: bool) -> None:

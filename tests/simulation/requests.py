@@ -80,9 +80,9 @@ class Requests:
         if name == "LeaderAndIsrRequest":
             answer(life.partitions.leader_and_isr(request, version))
         elif name == "StopReplicaRequest":
-            answer(life.partitions.stop_replicas(request, version))
+            answer(life.partitions.stop_replicas(request))
         elif name == "UpdateMetadataRequest":
-            answer(life.partitions.update_metadata(request, version))
+            answer(life.partitions.update_metadata(request))
         else:
             life.kit.ask(life, request, version, answer)
 
@@ -133,10 +133,10 @@ class Requests:
     def _await(self, log: Any, appended: Any, acks: int, timeout: int, respond: Respond) -> None:
         life = self._life
         end = appended.last_offset + 1
-        ack = PendingAck(log, appended.base_offset, end, appended.must_wait, respond)
-        if appended.must_wait:
+        ack = PendingAck(log, appended.base_offset, end, appended.must_flush, respond)
+        if appended.must_flush:
             self.flush(log)
-        if acks != -1 and not appended.must_wait:
+        if acks != -1 and not appended.must_flush:
             ack.finish(0)
             return
         if acks != -1:

@@ -9,7 +9,9 @@ everything has to be served again within `RECOVERY`.
 
 from __future__ import annotations
 
+import logging
 import random
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -149,6 +151,19 @@ class Simulation:
             raise Violation(f"{at}: {values[0]!r} was acknowledged at {offset}, and nothing is committed")
         self.checker.acknowledged(ledger, offset, values)
 
+    def out_of_order(self, at: TopicPartition, node_id: int, value: bytes) -> None:
+        """A leader has refused the next batch of an idempotent producer, as if one before it were lost.
+
+        One that leads no more, and does not know it yet, may do so.
+        """
+        state = self.checker.states.get(paths.partition_state_path(*at))
+        life = self.brokers[node_id].life
+        log = life.log(at) if life is not None else None
+        if state is None or log is None or log.state.role != "leader":
+            return
+        if (state.leader, state.leader_epoch) == (node_id, log.state.leader_epoch):
+            raise Violation(f"{at}: {value!r} is out of order for its leader, broker {node_id}")
+
     def consumed(
         self, consumer: Consumer, node_id: int, start: int, end: int, batches: list[Stored], seen: list[Stored] | None
     ) -> None:
@@ -175,8 +190,9 @@ class Simulation:
             if not life.process.is_alive:
                 continue
             life.settle()
-            for log in life.logs.all():
-                self.checker.look_at(life.node_id, log)
+            if life.logs is not None:
+                for log in life.logs.all():
+                    self.checker.look_at(life.node_id, log)
         if self.scheduler.steps > MAX_STEPS:
             raise Violation("the history never comes to an end")
         return True
@@ -329,10 +345,13 @@ def run_seed(seed: int, kit: Any = None) -> Outcome:
     """Run one history. Same seed, same history."""
     plan = Plan.of(seed)
     broken = ""
+    logging.disable(logging.CRITICAL)
     with simulated(plan, kit or StandInKit()) as simulation:
         try:
             simulation.run()
         except Violation as violation:
             broken = str(violation)
+        except Exception:
+            broken = traceback.format_exc()
         history = "".join(f"{line}\n" for line in simulation.history)
         return Outcome(seed, plan, broken, history, simulation.scheduler.steps, simulation.checker.checks)

@@ -5,6 +5,7 @@ Its log is a list in memory, its controller a few lines. ISRs are those of the r
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,18 +21,18 @@ from kbroker.coordination.store import (
     Create,
     NodeExists,
     NoNode,
+    SessionExpired,
     SetData,
     StoreError,
     StoreUnavailable,
 )
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.model import TopicPartition
+from kbroker.model import Endpoint, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.records import ControlType
 from kbroker.rules import in_sync
 from tests.kit.wire.batches import encode_control_batch
 from tests.simulation.fetchers import Fetchers
-from tests.simulation.network import Failure
 from tests.simulation.scheduler import MS
 from tests.simulation.stored import Stored, batches_in, parse
 
@@ -149,14 +150,16 @@ class ModelLog:
             known = [each for each in known if each.producer_epoch == batch.producer_epoch]
             for each in known:
                 if each.base_sequence == batch.base_sequence:
-                    return AppendResult(each.base_offset, each.last_offset, -1, 0, self.life.simulation.plan.flushes)
+                    return AppendResult(
+                        each.base_offset, each.last_offset, -1, 0, self.life.simulation.plan.flushes, True, 0
+                    )
             if batch.base_sequence != (known[-1].base_sequence + len(known[-1].values) if known else 0):
                 raise ProtocolError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         base = self.log_end_offset
         self.file.batches.append(_stamped(data, base, self.leader_epoch))
         self.advance()
         last = self.log_end_offset - 1
-        return AppendResult(base, last, -1, 0, self.life.simulation.plan.flushes)
+        return AppendResult(base, last, -1, 0, self.life.simulation.plan.flushes, True, 0)
 
     def advance(self) -> None:
         if self.role != "leader" or len(self.committed) < MIN_IN_SYNC:
@@ -234,10 +237,13 @@ class ModelLogs:
             self.logs[at] = ModelLog(self._life, at, self.files[at])
         return self.logs[at]
 
+    def set_clock_ms(self, now_ms: int) -> None:
+        pass
+
     def take_news(self) -> list[TopicPartition]:
         return []
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, *, everything: bool) -> None:
         for log in self.logs.values():
             log.file.high_watermark = log.high_watermark
 
@@ -279,7 +285,7 @@ class StandInPartitions:
                     life.fetchers.start(at, log, state.leader, state.leader_epoch)
         return M.LeaderAndIsrResponse()
 
-    def update_metadata(self, request: Any, version: int) -> Any:
+    def update_metadata(self, request: Any) -> Any:
         self._life.metadata.update(request)
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -289,7 +295,7 @@ class StandInPartitions:
                     self._set(at, in_sync.learned(self.isrs[at], told))
         return M.UpdateMetadataResponse()
 
-    def stop_replicas(self, request: Any, version: int) -> Any:
+    def stop_replicas(self, request: Any) -> Any:
         return M.StopReplicaResponse()
 
     def _set(self, at: TopicPartition, isr: in_sync.InSync) -> None:
@@ -533,7 +539,7 @@ class StandInController:
         data, stat = self.store.get(path)
         state = paths.decode_partition_state(path, data)
         code, version = 0, stat.version
-        isr = tuple(asked.new_isr)
+        isr = tuple(asked.new_isr) or tuple(each.broker_id for each in asked.new_isr_with_epochs)
         if asked.leader_epoch < state.leader_epoch:
             code = 74
         elif isr == state.isr:
@@ -573,19 +579,45 @@ class StandInKit:
     def controller(self, life: Life) -> StandInController:
         return StandInController(life, self._mistakes)
 
-    def peer_error(self, failure: Failure) -> Any:
-        return failure
-
     def served(self, api_key: int) -> int:
         return 2
 
-    def session_is(self, life: Life, session: Any, epoch: int) -> None:
+    def join(self, life: Life) -> None:
+        """Be in the tree: with the node of this session, once that of an earlier one is gone."""
+        if life.logs is None:
+            life.serve()
+        session = life.open_session()
+        session.on_end(lambda: self._ended(life))
+        while not session.session_id:
+            life.sleep(50 * MS)
+        path = paths.broker_path(life.node_id)
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", life.process.name, 9092)
+        data = paths.encode_broker(paths.BrokerRegistration((endpoint,), None, 0))
+        while True:
+            try:
+                with contextlib.suppress(NodeExists):
+                    session.create(path, data, ephemeral=True)
+                _, stat = session.get(path)
+                if stat.owner == session.session_id:
+                    break
+            except (StoreUnavailable, NoNode):
+                pass
+            except SessionExpired:
+                return
+            life.sleep(500 * MS)
+        life.note(f"is registered, epoch {stat.creation_id}")
+        life.metadata.broker_epoch = stat.creation_id
         life.controller.store = session
         life.controller.post(life.controller.elect)
 
-    def session_ended(self, life: Life) -> None:
+    def _ended(self, life: Life) -> None:
+        life.note("the session has expired")
         life.controller.events.clear()
         life.controller.is_active = False
+        life.after(0, lambda: life.task(lambda: self.join(life), "membership"))
+
+    def controller_idle_ms(self, life: Life) -> int:
+        return 0 if life.controller.events else 10_000
 
     def control(self, life: Life) -> bool:
         return life.controller.step()

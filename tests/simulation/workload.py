@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import encode_batch
-from tests.simulation.invariants import Violation
 from tests.simulation.network import Caller, Failure
 from tests.simulation.scheduler import MS, SECOND, Process
 from tests.simulation.stored import Stored, batches_in
@@ -172,7 +171,7 @@ class Producer(Client):
             self._send()
             return
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID) and batch is self.queue[0]:
-            raise Violation(f"{self.at}: {batch.values[0]!r} of {self.name} is out of order for broker {leader}")
+            self.simulation.out_of_order(self.at, leader, batch.values[0])
         if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID) or self.refused(code):
             self.queue.clear()
             self.stops = True
@@ -248,12 +247,13 @@ class Transactions(Client):
             if leader < 0:
                 self.after(BACKOFF, send)
                 return
-            self.call(leader, ("produce", at, self.view[at][0], data, -1, REQUEST_TIMEOUT * 2 // 3), answered)
+            request = ("produce", at, self.view[at][0], data, -1, REQUEST_TIMEOUT * 2 // 3)
+            self.call(leader, request, lambda answer: answered(leader, answer))
 
-        def answered(answer: Any) -> None:
+        def answered(leader: int, answer: Any) -> None:
             if isinstance(answer, Failure) or answer[0] not in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 if not isinstance(answer, Failure) and answer[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                    raise Violation(f"{at}: {values[0]!r} of {self.name} is out of order")
+                    self.simulation.out_of_order(at, leader, values[0])
                 self.refresh()
                 self.after(BACKOFF, send)
                 return
