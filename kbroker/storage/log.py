@@ -353,11 +353,11 @@ class Log(LogReplica):
                 with self.storage_errors:
                     self._begin_epoch(end_offset)
 
-    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> None:
-        """Lead the partition in `epoch`, which begins at the log end offset: a follower may ask for that at once.
+    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> int:
+        """Lead the partition in `epoch`. Return the log end offset, where the epoch begins.
 
-        `followers`: the broker epochs of the other replicas by node id, -1 if unknown. `in_sync`: the committed ISR.
-        Opens the log. Raises StorageFailed.
+        A follower may ask for that offset at once. `followers`: the broker epochs of the other replicas by node id, -1
+        if unknown. `in_sync`: the committed ISR. Opens the log. Raises StorageFailed.
         """
         with self._lock:
             self.open()
@@ -365,6 +365,7 @@ class Log(LogReplica):
             now_ms = int(self.context.clock.monotonic() * 1000)
             end_offset = self.state.become_leader(epoch, followers, in_sync, now_ms)
             self._epochs.begin(epoch, end_offset)
+            return end_offset
 
     def follow(self, epoch: int) -> None:
         """Follow the leader of `epoch`. Opens the log. Raises StorageFailed."""
