@@ -18,6 +18,7 @@ from perf import (
     asyncio_rows,
     client_consume_rows,
     client_rows,
+    cluster_rows,
     compaction_rows,
     consume_rows,
     conversion_rows,
@@ -62,11 +63,18 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "transactions": transaction_rows.throughput,
     "read-committed": transaction_rows.read_committed,
     "transaction-memory": transaction_rows.memory,
+    "cluster-produce": cluster_rows.produce_rows,
+    "cluster-latency": cluster_rows.latency_rows,
+    "cluster-idle": cluster_rows.idle_rows,
+    "cluster-catch-up": cluster_rows.catch_up_rows,
+    "cluster-failover": cluster_rows.failover_rows,
     "spark-read": spark_rows.read,
     "spark-load": spark_rows.lake,
     "spark-write": spark_rows.write,
     "spark-latency": spark_rows.latency,
 }
+GROUPS = {"cluster": [name for name in ROWS if name.startswith("cluster-")]}
+"""Names for several rows."""
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- /table -->"
 
@@ -98,14 +106,15 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", metavar="row", help=", ".join(ROWS))
     parser.add_argument("--record", action="store_true", help="write the table into perf/RESULTS.md")
     arguments = parser.parse_args()
-    unknown = [row for row in arguments.rows if row not in ROWS]
+    rows = [row for name in arguments.rows or ROWS for row in GROUPS.get(name, [name])]
+    unknown = [row for row in rows if row not in ROWS]
     if unknown:
         parser.error(f"unknown row {unknown[0]}; rows are: {', '.join(ROWS)}")
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     figures: list[Figure] = []
     complete = True
-    for row in arguments.rows or ROWS:
+    for row in rows:
         started = time.monotonic()
         try:
             found = ROWS[row]()

@@ -35,6 +35,14 @@ class KafkaProcess(BrokerProcess):
         """The command that runs a class of this Kafka, without the class and its arguments."""
         return java(self.classpath(), f"-Xms{self.heap}", f"-Xmx{self.heap}")
 
+    @classmethod
+    def format(cls, properties: Path) -> None:
+        """Make the log directories of a broker with these settings ready for its first start."""
+        formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
+        # Other options than the server's: its own archive of classes, since it loads few of the server's.
+        command = [*java(cls.classpath(), "-Xmx128m"), *formatting]
+        subprocess.run(command, check=True, capture_output=True, env=os.environ)
+
     def command(self) -> list[str]:
         controller = free_port()
         settings = {
@@ -49,10 +57,7 @@ class KafkaProcess(BrokerProcess):
         }
         properties = write_properties(self.folder / "server.properties", settings)
         if not (self.data / "meta.properties").exists():
-            formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties)]
-            # Other options than the server's: its own archive of classes, since it loads few of the server's.
-            command = [*java(self.classpath(), "-Xmx128m"), *formatting]
-            subprocess.run(command, check=True, capture_output=True, env=os.environ)
+            self.format(properties)
         return [*self.java(), "kafka.Kafka", str(properties)]
 
 

@@ -1,0 +1,155 @@
+"""How long a client waits when something happens to a cluster: the longest gaps between answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+QUICK: dict[str, object] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "log_level": 0,
+}
+"""The client asks again at once: what is measured is the cluster."""
+QUIET_S = 3.0
+TIMEOUT_S = 120.0
+
+
+class AckClock:
+    """A producer (librdkafka) that sends to all partitions of a topic in turn, acks=all. A context manager.
+
+    `longest_gap_s` is the longest time that any partition's acknowledgements stayed away, from `begin_to_watch` on.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, per_s: int):
+        from confluent_kafka import Producer
+
+        settings = {"acks": "all", "linger.ms": 0, "message.timeout.ms": 300_000}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **QUICK, **settings})
+        self._topic, self._partitions, self._per_s = topic, partitions, per_s
+        self._last = [0.0] * partitions
+        self._longest = [0.0] * partitions
+        self._failed = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        began, sent = time.monotonic(), 0
+        while not self._stopping.is_set():
+            due = int((time.monotonic() - began) * self._per_s)
+            while sent < due:
+                partition = sent % self._partitions
+                try:
+                    self._producer.produce(
+                        self._topic,
+                        b"x" * 100,
+                        partition=partition,
+                        on_delivery=lambda error, _, at=partition: self._acknowledged(error, at),
+                    )
+                except BufferError:
+                    break
+                sent += 1
+            self._producer.poll(0.002)
+
+    def _acknowledged(self, error: object, partition: int) -> None:
+        if error is not None:
+            self._failed += 1
+            return
+        now = time.monotonic()
+        if self._last[partition]:
+            self._longest[partition] = max(self._longest[partition], now - self._last[partition])
+        self._last[partition] = now
+
+    def begin_to_watch(self) -> None:
+        """Wait until every partition answers, and forget the gaps so far."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not all(self._last):
+            if time.monotonic() > deadline:
+                raise RuntimeError("partitions do not answer")
+            time.sleep(0.05)
+        time.sleep(1.0)
+        self._longest = [0.0] * self._partitions
+
+    def await_all_again(self) -> None:
+        """Wait until every partition has answered again, and none has been silent for long since."""
+        began = time.monotonic()
+        while time.monotonic() - began < TIMEOUT_S:
+            if min(self._last) > began and time.monotonic() - began > QUIET_S:
+                return
+            time.sleep(0.05)
+        silent = sum(last < began for last in self._last)
+        raise RuntimeError(f"{silent} of {self._partitions} partitions are silent for {TIMEOUT_S} s")
+
+    @property
+    def longest_gap_s(self) -> float:
+        if self._failed:
+            raise RuntimeError(f"{self._failed} records failed")
+        return max(self._longest)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(10)
+        self._producer.purge()
+
+
+class StepClock:
+    """Does a step over and over in a thread; `longest_gap_s` is the longest time between two that were done."""
+
+    def __init__(self, step: Callable[[], object], pause_s: float = 0.01):
+        """`step` may raise: then it is done again."""
+        self._step, self._pause_s = step, pause_s
+        self._stopping = threading.Event()
+        self.done = 0
+        self.last = 0.0
+        self.longest_gap_s = 0.0
+        self.last_error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._step()
+            except Exception as error:
+                self.last_error = error
+                time.sleep(0.02)
+                continue
+            now = time.monotonic()
+            if self.last:
+                self.longest_gap_s = max(self.longest_gap_s, now - self.last)
+            self.last = now
+            self.done += 1
+            time.sleep(self._pause_s)
+
+    def await_steps(self, count: int) -> None:
+        """Wait until the step was done `count` more times."""
+        wanted, deadline = self.done + count, time.monotonic() + TIMEOUT_S
+        while self.done < wanted:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a step is not done any more: {self.last_error!r}")
+            time.sleep(0.02)
+
+    def begin_to_watch(self) -> None:
+        self.await_steps(20)
+        self.longest_gap_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(30)
