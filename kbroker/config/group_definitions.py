@@ -180,6 +180,14 @@ GROUPS = (
         limits=Limits(1),
     ),
     Setting(
+        "offsets.commit.timeout.ms",
+        Kind.INT,
+        5000,
+        "How long a commit of offsets, or a change of a group, waits for the replicas of __consumer_offsets.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
         "offsets.topic.segment.bytes",
         Kind.INT,
         100 * MIB,

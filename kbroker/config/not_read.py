@@ -20,7 +20,7 @@ _REASONS: dict[str, str] = {
         controller.socket.timeout.ms controller.message.queue.size num.replica.fetchers
         replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
         replica.fetch.wait.max.ms replica.lag.time.max.ms replica.lag.max.messages replica.selector.class
-        replica.high.watermark.checkpoint.interval.ms request.timeout.ms offsets.commit.timeout.ms
+        replica.high.watermark.checkpoint.interval.ms
         replica.socket.receive.buffer.bytes replica.socket.timeout.ms unclean.leader.election.interval.ms
         alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
         replication.quota.window.num replication.quota.window.size.seconds num.replica.alter.log.dirs.threads

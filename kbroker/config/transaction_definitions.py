@@ -64,6 +64,15 @@ TRANSACTIONS = (
         limits=Limits(0),
     ),
     Setting(
+        "request.timeout.ms",
+        Kind.INT,
+        30000,
+        "How long a change of a transaction waits for the replicas of its partition, and for the answers of other "
+        "brokers that take part in it.",
+        unit="milliseconds",
+        limits=Limits(1),
+    ),
+    Setting(
         "transaction.state.log.num.partitions",
         Kind.INT,
         50,

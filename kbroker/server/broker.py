@@ -18,7 +18,6 @@ from kbroker.cluster.broker_configs import BrokerConfigs
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.group_configs import effective_group_configs
 from kbroker.cluster.new_topics import TopicDefaults
-from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig, Reading
 from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
@@ -28,24 +27,19 @@ from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.local_replica import FlushWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
+from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import find_store, found_partitions, refuse_foreign
-from kbroker.server.group_topics import image_topics
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.services import Services
-from kbroker.server.local_markers import LocalMarkers
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.log_options import storage_options
-from kbroker.server.on_demand import OnDemand
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
-from kbroker.server.state_topics import StateTopic
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.registration import Registration
-    from kbroker.transactions.coordinator import TransactionCoordinator
 
 LOG = logging.getLogger(__name__)
 
@@ -129,33 +123,15 @@ class Broker:
             config["kbroker.zookeeper.offsets.max.nodes"],
             config["offsets.retention.minutes"] * 60_000,
         )
-        self._groups = OnDemand(lambda: self._make_groups(config))
-        self._producer_ids = ProducerIds(self._session, self.node_id)
-        self._markers = LocalMarkers(self._topics, logs, self._flush_waits, self._groups)
-        self._transactions = OnDemand(lambda: self._make_transactions(config))
-
-    def _make_groups(self, config: BrokerConfig) -> GroupCoordinator:
-        from kbroker.groups.coordinator import GroupCoordinator
-        from kbroker.groups.options import GroupOptions
-
-        return GroupCoordinator(
-            self._state_topic(GROUP_OFFSETS_TOPIC, config["offsets.topic.num.partitions"]),
-            GroupOptions.from_settings(config, self._limits_of_group),
+        self._coordinators = Coordinators(
+            config,
             self.clock,
-            topics=lambda: image_topics(self._topics.image),
+            self._topics,
+            logs,
+            self._flush_waits,
+            self._session,
+            limits_of_group=self._limits_of_group,
             expire_others=self._consumer_offsets.expire,
-        )
-
-    def _make_transactions(self, config: BrokerConfig) -> TransactionCoordinator:
-        from kbroker.transactions.coordinator import TransactionCoordinator
-        from kbroker.transactions.options import TransactionOptions
-
-        return TransactionCoordinator(
-            self._state_topic(TRANSACTION_STATE_TOPIC, config["transaction.state.log.num.partitions"]),
-            TransactionOptions.from_settings(config),
-            self.clock,
-            self._markers,
-            self._producer_ids.next,
         )
 
     def _connect_zookeeper(self) -> None:
@@ -172,9 +148,6 @@ class Broker:
             self._registration.stop()
         self._registration.connect()
         self._on_stop("zookeeper", self._registration.stop)
-
-    def _state_topic(self, name: str, default_partition_count: int) -> StateTopic:
-        return StateTopic(name, self._topics, self._logs, self._flush_waits, default_partition_count)
 
     def _limits_of_group(self, group_id: str) -> dict[str, int]:
         """The limits of a group that has configs of its own, by the field names of `ConsumerLimits`; {} for others."""
@@ -222,11 +195,12 @@ class Broker:
             cluster=self._topics,
             broker_configs=self._broker_configs,
             logs=self._logs,
-            groups=self._groups.get,
-            transactions=self._transactions.get,
-            markers=self._markers,
+            groups=self._coordinators.groups.get,
+            transactions=self._coordinators.transactions.get,
+            markers=self._coordinators.markers,
+            verifier=self._coordinators.verifier,
             consumer_offsets=self._consumer_offsets,
-            producer_ids=self._producer_ids,
+            producer_ids=self._coordinators.producer_ids,
             endpoints_for=self._endpoints_for,
         )
         self._channel = RequestChannel(config["queued.max.requests"])
@@ -270,11 +244,8 @@ class Broker:
         self._on_stop("processors", lambda: self._processors.stop(timeout_s))
         # Stopped before the processors: those wait until every request has its answer, and a JoinGroup waits for other
         # members.
-        self._groups.start()
-        self._on_stop("groups", self._groups.stop)
-        # Started after the groups and stopped before them: groups are told of the markers that are written.
-        self._transactions.start()
-        self._on_stop("transactions", self._transactions.stop)
+        self._coordinators.start()
+        self._on_stop("coordinators", self._coordinators.stop)
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
@@ -289,10 +260,12 @@ class Broker:
         self._topics.register(self._advertised_endpoints(), self.config["broker.rack"])
         self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
         self._logs.set_on_directory_failed(self._directory_failed)
-        self._partitions.serve(self._topics, self._groups, self._transactions)
-        for name, coordinator in ((GROUP_OFFSETS_TOPIC, self._groups), (TRANSACTION_STATE_TOPIC, self._transactions)):
-            if self._topics.image.topic(name) is not None:
-                coordinator.get()
+        groups, transactions = self._coordinators.groups, self._coordinators.transactions
+        self._partitions.serve(self._topics, groups, transactions)
+        if self._topics.image.topic(GROUP_OFFSETS_TOPIC) is not None:
+            groups.get()
+        if self._topics.image.topic(TRANSACTION_STATE_TOPIC) is not None:
+            transactions.get()
 
     def _advertised_endpoints(self) -> list[Endpoint]:
         return [
@@ -326,8 +299,8 @@ class Broker:
             processors=self._processors.all,
             channel=self._channel,
             handlers=self._handlers,
-            groups=self._groups.get(),
-            transactions=self._transactions.get(),
+            groups=self._coordinators.groups.get(),
+            transactions=self._coordinators.transactions.get(),
             is_ready=lambda: self.is_ready,
             clock=self.clock,
             most_lags=self.config["kbroker.metrics.lag.partitions.max"],
@@ -342,8 +315,8 @@ class Broker:
         """
         import kbroker.storage.compaction  # noqa: F401
 
-        self._groups.get()
-        self._transactions.get()
+        self._coordinators.groups.get()
+        self._coordinators.transactions.get()
         self._dispatcher.load_all()
 
     # --- stop --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.cluster.cluster import Cluster
+from kbroker.cluster.image import NO_LEADER
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.replication.local_replica import FlushWaits
@@ -26,18 +27,26 @@ class LocalMarkers:
     May be used by any thread.
     """
 
-    def __init__(self, topics: Cluster, logs: LogManager, flush_waits: FlushWaits, groups: OnDemand[GroupCoordinator]):
+    def __init__(
+        self,
+        topics: Cluster,
+        logs: LogManager,
+        flush_waits: FlushWaits,
+        groups: OnDemand[GroupCoordinator],
+        timeout_ms: int = 30_000,
+    ):
+        """`timeout_ms`: how long a marker waits for the replicas of its partition, if there are any."""
         self._topics = topics
         self._logs = logs
         self._flush_waits = flush_waits
         self._groups = groups
+        self._timeout_ms = timeout_ms
 
     def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
         """Append `marker` to `partition`; the contract is that of `MarkerWriter.write`."""
         log = self._logs.get(partition)
         if log is None:
-            exists = self._topics.image.partition(partition) is not None  # its directory may be offline
-            done(ErrorCode.KAFKA_STORAGE_ERROR if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            done(self._why_not_here(partition))
             return
         try:
             appended = log.append_marker(
@@ -63,7 +72,15 @@ class LocalMarkers:
                 )
             done(error)
 
-        if appended.must_flush:
-            self._flush_waits.add(log, appended.base_offset, durable)
+        if appended.must_flush or appended.must_replicate:
+            self._flush_waits.add(log, appended, self._timeout_ms, durable)
         else:
             durable(ErrorCode.NONE, appended.base_offset)
+
+    def _why_not_here(self, partition: TopicPartition) -> ErrorCode:
+        known = self._topics.image.partition(partition)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if known.leader in (self._topics.node_id, NO_LEADER):
+            return ErrorCode.KAFKA_STORAGE_ERROR  # its directory may be offline
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER

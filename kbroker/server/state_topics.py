@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class StateTopic:
     """An internal topic for the coordinator that keeps its state in it; a `state_log.topic.StateTopic`.
 
-    `hosted` tells the role of a partition on a member of a cluster. It is None for a broker that is alone: that one
-    leads what the metadata says.
+    `timeout_ms`: how long an append waits for followers. `hosted` tells the role of a partition on a member of a
+    cluster. It is None for a broker that is alone: that one leads what the metadata says.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class StateTopic:
         logs: LogManager,
         flush_waits: FlushWaits,
         default_partition_count: int,
+        timeout_ms: int,
         hosted: Callable[[TopicPartition], Hosted | None] | None = None,
     ):
         self._name = name
@@ -39,6 +40,7 @@ class StateTopic:
         self._logs = logs
         self._flush_waits = flush_waits
         self._default_partition_count = default_partition_count
+        self._timeout_ms = timeout_ms
         self._hosted = hosted
 
     def ensure(self) -> None:
@@ -76,7 +78,7 @@ class StateTopic:
         if not self._is_leader(partition_id):
             return None
         log = self._logs.get(TopicPartition(self._name, partition_id))
-        return None if log is None else LocalReplica(log, self._flush_waits)
+        return None if log is None else LocalReplica(log, self._flush_waits, self._timeout_ms)
 
 
 class CoordinatorRoles:

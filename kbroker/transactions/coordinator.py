@@ -79,6 +79,10 @@ class TransactionCoordinator:
         self.shards.stop()
         self._deadlines.stop()
 
+    def metadata_changed(self) -> None:
+        """Try again at once to write markers that could not be written: partitions may have other leaders now."""
+        self._endings.retry_soon()
+
     def _make_shard(self, partition_id: int, replica: Replica) -> TransactionShard:
         name = TopicPartition(TRANSACTION_STATE_TOPIC, partition_id)
         return TransactionShard(StatePartition(name, replica, self._clock), self._room)

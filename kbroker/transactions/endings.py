@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -17,12 +18,18 @@ from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import Transaction, TransactionState
-from kbroker.state_log.deadlines import Deadlines
+from kbroker.state_log.deadlines import Alarm, Deadlines
 from kbroker.state_log.state_partition import Phase
 from kbroker.transactions.markers import SETTLED, Ending, Marker, MarkerWriter
 from kbroker.transactions.shard import TransactionShard
 
 LOG = logging.getLogger(__name__)
+
+FIRST_RETRY_MS = 20
+"""The time after which a write that has failed is tried again for the first time."""
+
+QUIET = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION)
+"""Errors that are part of every change of leaders; of a lost connection, `MarkerSender` tells once."""
 
 Answer: TypeAlias = Callable[[ErrorCode], None]
 
@@ -30,7 +37,7 @@ Answer: TypeAlias = Callable[[ErrorCode], None]
 class Endings:
     """Ends the transactions of all shards. Its methods are called without a lock; they take the shard's.
 
-    `retry_ms` is the time after which a write that has failed is tried again.
+    A write that has failed is tried again, soon first, then after longer and longer times up to `retry_ms`.
     """
 
     def __init__(self, markers: MarkerWriter, deadlines: Deadlines, clock: Clock, retry_ms: int):
@@ -38,6 +45,13 @@ class Endings:
         self._deadlines = deadlines
         self._clock = clock
         self._retry_ms = retry_ms
+        self._lock = threading.Lock()
+        """Guards what follows. No other lock but that of `Deadlines` is taken while it is held."""
+        self._failed: list[tuple[TransactionShard, Callable[[], None]]] = []
+        self._alarm: Alarm | None = None
+        """The scheduled call that tries all of `_failed` again."""
+        self._wait_ms = FIRST_RETRY_MS
+        self._last_retry_ms = 0
 
     def once_prepared(self, shard: TransactionShard, transaction: Transaction, answer: Answer) -> Answer:
         """The call to make with the outcome of the Prepare* record: it writes the markers, then it calls `answer`."""
@@ -87,7 +101,8 @@ class Endings:
             # changes here.
             _log_marker(ending, partition, "is refused", error)
         else:
-            _log_marker(ending, partition, "will be tried again", error)
+            if error not in QUIET:
+                _log_marker(ending, partition, "will be tried again", error)
             self._retry_later(shard, functools.partial(self._write_marker, shard, ending, partition))
 
     def _complete(self, shard: TransactionShard, ending: Ending) -> None:
@@ -112,13 +127,31 @@ class Endings:
             call()
 
     def _retry_later(self, shard: TransactionShard, call: Callable[[], None]) -> None:
-        """Call `call` after `retry_ms`, if this broker still leads the shard's partition then."""
+        """Call `call` later, if this broker still leads the shard's partition then."""
+        now_ms = self._deadlines.now_ms()
+        with self._lock:
+            self._failed.append((shard, call))
+            if self._alarm is None:
+                if now_ms > self._last_retry_ms + 2 * self._wait_ms:
+                    self._wait_ms = FIRST_RETRY_MS  # what failed before has got through
+                self._alarm = self._deadlines.schedule(now_ms + min(self._wait_ms, self._retry_ms), self._retry)
 
-        def retry() -> None:
+    def retry_soon(self) -> None:
+        """Try again at once what has failed: partitions may have other leaders now. Does not wait."""
+        with self._lock:
+            self._wait_ms = FIRST_RETRY_MS
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = self._deadlines.schedule(self._deadlines.now_ms(), self._retry)
+
+    def _retry(self) -> None:
+        with self._lock:
+            failed, self._failed, self._alarm = self._failed, [], None
+            self._wait_ms = min(2 * self._wait_ms, self._retry_ms)
+            self._last_retry_ms = self._deadlines.now_ms()
+        for shard, call in failed:
             if shard.partition.phase is Phase.ACTIVE:
                 call()
-
-        self._deadlines.schedule(self._deadlines.now_ms() + self._retry_ms, retry)
 
 
 def _log_marker(ending: Ending, partition: TopicPartition, what: str, error: ErrorCode) -> None:

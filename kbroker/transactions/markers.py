@@ -31,8 +31,8 @@ class MarkerWriter(Protocol):
     def write(self, partition: TopicPartition, marker: Marker, done: Callable[[ErrorCode], None]) -> None:
         """Append `marker` to `partition`. Never raises.
 
-        `done` is called once with the outcome, perhaps before this returns: NONE when the marker is as durable as the
-        partition's flush policy asks for, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist any more.
+        `done` is called once with the outcome, perhaps before this returns: NONE when the marker is as durable as
+        acks=all promises, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist any more.
         """
         ...
 

@@ -9,6 +9,8 @@ Leaves out: what the compiled core leaves out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -45,15 +47,13 @@ def handle(services: Services, request: Request, message: None) -> None:
     transactional_id, producer_id, producer_epoch, places = asked
     partitions = [TopicPartition(*at) for at in places]
     who = (transactional_id, producer_id, producer_epoch)
-    if request.api_version < FIRST_ADDING_VERSION:
-        known = services.transactions.verify(*who, partitions)
-        request.run_blocking([code_for_version(known[at], request.api_version) for at in partitions])
-        return
 
-    def added(error: ErrorCode) -> None:
-        request.run_blocking([code_for_version(error, request.api_version)] * len(partitions))
+    def told(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        request.run_blocking([code_for_version(codes[at], request.api_version) for at in partitions])
 
-    services.transactions.add_when_ended(*who, partitions, added)
+    adds = request.api_version >= FIRST_ADDING_VERSION
+    ask = services.verifier.add if adds else services.verifier.verify
+    ask(*who, partitions, told)
 
 
 def code_for_version(error: ErrorCode, version: int) -> ErrorCode:

@@ -57,10 +57,8 @@ def handle(services: Services, request: Request, message: M.TxnOffsetCommitReque
     who = (message.transactional_id, message.producer_id, message.producer_epoch)
 
     def verify_or_add(partition: TopicPartition, asked: Callable[[ErrorCode], None]) -> None:
-        if adds:
-            services.transactions.add_when_ended(*who, [partition], asked)
-        else:
-            asked(services.transactions.verify(*who, [partition])[partition])
+        ask = services.verifier.add if adds else services.verifier.verify
+        ask(*who, [partition], lambda codes: asked(codes[partition]))
 
     def committed(error: ErrorCode, too_long: frozenset[TopicPartition]) -> None:
         code = _code_for_version(error, version)

@@ -27,6 +27,24 @@ if TYPE_CHECKING:
 _Response = M.WriteTxnMarkersResponse
 
 PRODUCER_ID_SIZE = 8
+
+KNOWN_TO_SENDERS = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    )
+)
+"""The outcomes that Kafka's coordinator expects. Any other ends its work for the transaction, so the sender is told
+NOT_LEADER_OR_FOLLOWER, after which it tries again."""
+
 _Codes = dict[bytes, ErrorCode]
 """The error code of each marker in each partition. The key is all fields of the marker and the partition as bytes: see
 `number_key` for why, and bytes take little memory."""
@@ -36,7 +54,7 @@ _numbers = struct.Struct(">qhi?i")
 
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
-    """Answer the request once all markers are as durable as the flush policy of their partitions asks for."""
+    """Answer the request once all markers are as durable as acks=all promises."""
     codes: _Codes = {}
     for each in message.markers:
         said = each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result
@@ -52,7 +70,7 @@ def handle(services: Services, request: Request, message: M.WriteTxnMarkersReque
     def done(key: bytes, error: ErrorCode) -> None:
         nonlocal outstanding
         with lock:
-            codes[key] = error
+            codes[key] = error if error in KNOWN_TO_SENDERS else ErrorCode.NOT_LEADER_OR_FOLLOWER
             outstanding -= 1
             is_last = outstanding == 0
         if is_last:

@@ -22,6 +22,7 @@ from kbroker.server.dispatch import ROUTES
 from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
+from kbroker.transactions.verifier import LocalVerifier
 from tests.kit.parts.cluster import NODE_ID, Cluster
 
 
@@ -76,6 +77,7 @@ def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = Non
         groups=lambda: groups,
         transactions=lambda: transactions,
         markers=cast(Any, None),
+        verifier=LocalVerifier(lambda: transactions),
         consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),
         endpoints_for=endpoint_for,

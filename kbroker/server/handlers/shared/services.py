@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kbroker.cluster.cluster import Cluster
     from kbroker.cluster.consumer_offsets import ConsumerOffsets
     from kbroker.cluster.controller import Controller
-    from kbroker.cluster.producer_ids import ProducerIds
+    from kbroker.cluster.producer_ids import ProducerIdSource
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kbroker.storage.log_manager import LogManager
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.markers import MarkerWriter
+    from kbroker.transactions.verifier import Verifier
 
 
 class Services:
@@ -41,8 +42,9 @@ class Services:
         groups: Callable[[], GroupCoordinator],
         transactions: Callable[[], TransactionCoordinator],
         markers: MarkerWriter,
+        verifier: Verifier,
         consumer_offsets: ConsumerOffsets,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdSource,
         endpoints_for: Callable[[Connection], Endpoint],
         partitions: ReplicatedPartitions | None = None,
         controller: Controller | None = None,
@@ -57,6 +59,9 @@ class Services:
         self._groups = groups
         self._transactions = transactions
         self.markers = markers
+        """Writes markers to this broker's own logs."""
+        self.verifier = verifier
+        """Asks the coordinators of transactions, here or on other brokers."""
         self.consumer_offsets = consumer_offsets
         self.producer_ids = producer_ids
         self.endpoints_for = endpoints_for
