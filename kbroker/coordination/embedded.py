@@ -414,11 +414,17 @@ class EmbeddedStore:
                     self._watch_locked(self._data_watches, path, session_id, watch)
             return nodes
 
-    def read_many(self, session_id: int, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
+    def read_many(
+        self, session_id: int, paths: Sequence[str], watch: Watcher | None
+    ) -> list[tuple[bytes, Stat] | None]:
         """Data and stat of many nodes, without making `Node` objects: for the start with thousands of topics."""
         with self._lock:
             self._check_session_locked(session_id)
             values = list(map(self._tree.values.get, paths))
+            if watch is not None:
+                for path, value in zip(paths, values, strict=True):
+                    if value is not None:
+                        self._watch_locked(self._data_watches, path, session_id, watch)
         return [None if value is None else Node.split(value) for value in values]
 
     def read_existing(self, session_id: int, path: str, watch: Watcher | None) -> Node:
@@ -554,8 +560,8 @@ class EmbeddedSession:
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
         return self._store.read_children(self._session_id, path, watch)
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return self._store.read_many(self._session_id, paths)
+    def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        return self._store.read_many(self._session_id, paths, watch)
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
         check_paths(operations)

@@ -186,8 +186,11 @@ class Store(Protocol):
         """
         ...
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """Data and stat of each node, None for one that does not exist. They may be of different moments."""
+    def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        """Data and stat of each node, None for one that does not exist. They may be of different moments.
+
+        `watch` is called for the next change or deletion of each node that exists.
+        """
         ...
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:

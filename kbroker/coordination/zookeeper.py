@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -198,24 +199,38 @@ class ZooKeeperStore:
         )  # fmt: skip
         return sorted(names)
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, store.Stat] | None]:
+    def get_many(
+        self, paths: Sequence[str], watch: store.Watcher | None = None
+    ) -> list[tuple[bytes, store.Stat] | None]:
         """Return data and stat of each node; the contract is that of `Store.get_many`."""
-        inner = [self._inner(path) for path in paths]
         found: list[tuple[bytes, store.Stat] | None] = []
         deadline = time.monotonic() + self._wait_s
-        while len(found) < len(inner):
+        while len(found) < len(paths):
             self._await_link(deadline)
-            asked = [self._client.get_async(path) for path in inner[len(found) : len(found) + IN_FLIGHT]]
-            for one in asked:
-                try:
-                    with self._errors():
-                        data, stat = one.get(timeout=_left(deadline))
-                except NoNodeError:
-                    found.append(None)
-                except ConnectionLoss:
-                    break
-                else:
-                    found.append((data or b"", _stat(stat)))
+            made: deque[Watch] = deque()
+            asked = []
+            for path in paths[len(found) : len(found) + IN_FLIGHT]:
+                if watch is not None:
+                    made.append(self._watches.make(path, watch, of_children=False))
+                asked.append(self._client.get_async(self._inner(path), made[-1] if made else None))
+            try:
+                for answer in asked:
+                    mark: Mark | None = None
+                    try:
+                        with self._errors():
+                            data, stat = answer.get(timeout=_left(deadline))
+                    except NoNodeError:
+                        found.append(None)
+                    else:
+                        mark = data_mark(stat)
+                        found.append((data or b"", _stat(stat)))
+                    if made:
+                        self._watches.settle(made.popleft(), mark, is_set=mark is not None)
+            except ConnectionLoss:
+                continue
+            finally:
+                for one in made:
+                    self._watches.settle(one, None, is_set=False)
         return found
 
     def _read(

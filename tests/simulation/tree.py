@@ -372,8 +372,15 @@ class Session:
 
         return self._call(ask, reads=True)
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return self._call(lambda served: [self._server.get(path) for path in paths], reads=True)
+    def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        def ask(served: Served) -> list[tuple[bytes, Stat] | None]:
+            found = [self._server.get(path) for path in paths]
+            for path, node in zip(paths, found, strict=True):
+                if watch is not None and node is not None:
+                    self._server.watch(served, path, watch)
+            return found
+
+        return self._call(ask, reads=True)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         result = self.multi([SetData(path, data, version)])[0]

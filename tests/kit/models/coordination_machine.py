@@ -145,6 +145,14 @@ class CoordinationMachine(RuleBasedStateMachine):
         self.watching.exists(path, self.watch_data)
         self.armed["data", path] = None
 
+    @rule(paths=st.lists(PATHS, unique=True))
+    def watch_nodes(self, paths: list[str]) -> None:
+        found = self.watching.get_many(paths, self.watch_data)
+        assert [node is not None for node in found] == [path in self.model.nodes for path in paths]
+        for path in paths:
+            if path in self.model.nodes:
+                self.armed["data", path] = None
+
     @rule(path=PATHS)
     def watch_children_of(self, path: str) -> None:
         if path in self.model.nodes:
