@@ -1,0 +1,114 @@
+"""What a controller does first: it learns everything from the store, and tells every broker all of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbroker.model import TopicPartition
+from kbroker.rules.controller.batch import Batch
+from kbroker.rules.controller.brokers import usable
+from kbroker.rules.controller.commands import (
+    AddChannel,
+    DropDeletions,
+    DropDirectoryEvents,
+    DropIsrChanges,
+    EnsureFeatures,
+    ReadBrokers,
+    ReadDeletions,
+    ReadDirectoryEvents,
+    ReadIsrChanges,
+    ReadStates,
+    ReadTopicNames,
+    Rule,
+    WatchToolNodes,
+)
+from kbroker.rules.controller.context import Context, Replica
+from kbroker.rules.controller.deletion import resume_deletions
+from kbroker.rules.controller.leaders import preferred_asked
+from kbroker.rules.controller.partitions import bring_all_online
+from kbroker.rules.controller.reassignment import reassignments_asked, resume_reassignments
+from kbroker.rules.controller.replicas import change_replicas
+from kbroker.rules.controller.topics import read_topics
+from kbroker.rules.controller.values import Broker, PartitionState, PartitionStatus, ReplicaStatus
+
+
+def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
+    """Fill the context and bring the cluster into order."""
+    yield EnsureFeatures()
+    yield WatchToolNodes()
+    # Old notifications say nothing new: all states are read, and all brokers are asked for all replicas.
+    directories: Mapping[str, int] = yield ReadDirectoryEvents()
+    if directories:
+        yield DropDirectoryEvents(frozenset(directories))
+    changes: Mapping[str, tuple[TopicPartition, ...]] = yield ReadIsrChanges()
+    if changes:
+        yield DropIsrChanges(frozenset(changes))
+    yield from _learn(context)
+    asked: frozenset[str] = yield ReadDeletions()
+    yield from _take_up_deletions(context, asked, is_enabled=deletion_enabled)
+
+    # Brokers have to know each other before they are told whom to follow.
+    batch = Batch(context)
+    batch.tell_metadata(context.brokers)
+    yield from batch.send()
+    yield from _start_replicas(context)
+    yield from _start_partitions(context)
+
+    taken_up = yield from reassignments_asked(context)
+    yield from resume_reassignments(context, [each for each in context.reassigning if each not in taken_up])
+    yield from resume_deletions(context)
+    yield from preferred_asked(context)
+
+
+def _learn(context: Context) -> Rule[None]:
+    found: dict[int, Broker] = yield ReadBrokers()
+    context.brokers = usable(context, found)
+    names: frozenset[str] = yield ReadTopicNames()
+    partitions = yield from read_topics(context, names)
+    context.reassigning = {each: None for each in partitions if context.assignment(each).is_changing}
+    states: dict[TopicPartition, PartitionState] = yield ReadStates(tuple(partitions))
+    context.states = dict(states)
+    for broker in context.brokers.values():
+        yield AddChannel(broker)
+
+
+def _take_up_deletions(context: Context, asked: frozenset[str], *, is_enabled: bool) -> Rule[None]:
+    if not is_enabled:
+        if asked:
+            yield DropDeletions(asked)
+        return
+    unknown = asked - context.assignments.keys()
+    if unknown:
+        yield DropDeletions(unknown)
+    context.deleting = dict.fromkeys(sorted(asked - unknown))
+    changing = {each.topic for each in context.reassigning}
+    for topic in context.deleting:
+        replicas = context.replicas_of(context.partitions_of(topic))
+        if topic in changing or not all(context.is_online(broker_id, each) for each, broker_id in replicas):
+            context.deletion_halted.add(topic)
+
+
+def _start_replicas(context: Context) -> Rule[None]:
+    online: list[Replica] = []
+    offline: list[Replica] = []
+    for partition in context.partitions():
+        for broker_id in context.assignment(partition).replicas:
+            is_online = context.is_online(broker_id, partition)
+            (online if is_online else offline).append((partition, broker_id))
+            status = ReplicaStatus.ONLINE if is_online else ReplicaStatus.DELETION_INELIGIBLE
+            context.put_status((partition, broker_id), status)
+    yield from change_replicas(context, online, ReplicaStatus.ONLINE)
+    yield from change_replicas(context, offline, ReplicaStatus.OFFLINE)
+
+
+def _start_partitions(context: Context) -> Rule[None]:
+    for partition in context.partitions():
+        state = context.states.get(partition)
+        if state is None:
+            status = PartitionStatus.NEW
+        elif context.is_online(state.leader, partition):
+            status = PartitionStatus.ONLINE
+        else:
+            status = PartitionStatus.OFFLINE
+        context.partition_status[partition] = status
+    yield from bring_all_online(context)
