@@ -1,26 +1,88 @@
 """The controller of the cluster, as every member has it: at most one is active at a time.
 
-It drives the rules in `rules/controller`: events come in, and commands are carried out in the store and told to brokers
-(`control_channels.py`). It has no thread: somebody calls `step`.
+It takes part in elections (`controller_election.py`), and drives the rules in `rules/controller`: events come in, and
+commands are carried out in the store (`controller_store.py`) and told to brokers (`control_channels.py`). It has no
+thread: somebody calls `step`, which does one thing and returns. So an event may be stopped between any two commands.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kbroker.clock import Clock
+from kbroker.cluster.control_channels import ControlChannels
+from kbroker.cluster.control_requests import roles_answer, stops_answer
+from kbroker.cluster.controller_election import Candidate, Elected
+from kbroker.cluster.controller_flows import (
+    Balance,
+    BrokersChanged,
+    DeletionsChanged,
+    DirectoriesFailed,
+    IsrsChanged,
+    PreferredAsked,
+    ReassignmentsAsked,
+    Surroundings,
+    TopicChanged,
+    TopicsChanged,
+    UncleanElectionEnabled,
+    flow_of,
+)
 from kbroker.cluster.controller_requests import Answered, refusal
+from kbroker.cluster.controller_store import ControllerStore
+from kbroker.cluster.fenced_writes import FencedWrites, Moved
 from kbroker.cluster.peers import Peers
-from kbroker.coordination.store import Store
+from kbroker.coordination import paths
+from kbroker.coordination.store import (
+    EventKind,
+    SessionExpired,
+    Store,
+    StoreUnavailable,
+    WatchEvent,
+    parent_of,
+)
 from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import (
+    LeaderAndIsrResponse,
+    Message,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+from kbroker.rules.controller.commands import (
+    AddChannel,
+    Answer,
+    ControlRequest,
+    LeaderAndIsr,
+    ReadBrokers,
+    RemoveChannel,
+    Rule,
+    Send,
+    StopReplica,
+)
+from kbroker.rules.controller.context import Context
+from kbroker.rules.controller.takeover import take_over
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 100
+"""The pause before the store is asked again that could not be reached."""
+FAILED_PAUSE_S = 1.0
+"""The pause of a broker that has failed to take over, before it takes part in an election again."""
+FIRST_BALANCE_S = 5
+NOTHING_DUE_MS = 60_000
+NOTES_TOLD = 20
+"""Most lines that the log gets about one command."""
 
 
 class ControllerConfig(NamedTuple):
-    """The settings of a controller. Times in seconds."""
+    """The settings of a controller. Times in seconds where the name says nothing else."""
 
     inter_broker_listener: str = "PLAINTEXT"
-    """The name of the listener at which the controller reaches other brokers (control.plane.listener.name, if set)."""
+    control_plane_listener: str | None = None
+    """The listener at which the controller reaches brokers, if it is not the one at which they reach each other."""
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
     leader_imbalance_check_interval_s: int = 300
@@ -34,19 +96,89 @@ class BrokerRefuses(NamedTuple):
     broker_id: int
 
 
-class UncleanElectionEnabled(NamedTuple):
-    """A config has been set that allows unclean elections; `topic` None: for all topics."""
+class _Reached(NamedTuple):
+    """Somebody listens again at the address of a broker that had refused."""
 
-    topic: str | None = None
+    broker_id: int
+
+
+class _Elect(NamedTuple):
+    """The node of the controller was made or removed, or has to be looked at."""
+
+
+class _ToolNode(NamedTuple):
+    """A node that a tool makes was made, changed or removed."""
+
+    path: str
+    kind: EventKind
+
+
+class _Told(NamedTuple):
+    """A broker has answered what the controller told it."""
+
+    broker_id: int
+    request: ControlRequest
+    answer: Message
+
+
+class _Ask(NamedTuple):
+    """A request to the controller."""
+
+    request: Any
+    answered: Answered
 
 
 Event = BrokerRefuses | UncleanElectionEnabled
+
+_COALESCED = (
+    BrokersChanged,
+    TopicsChanged,
+    TopicChanged,
+    DeletionsChanged,
+    DirectoriesFailed,
+    IsrsChanged,
+    ReassignmentsAsked,
+    PreferredAsked,
+    Balance,
+    _Elect,
+)
+"""Events that say "look again": one in the queue is as good as two."""
+
+_OF_CHILDREN = {
+    paths.BROKER_IDS: BrokersChanged(),
+    paths.TOPICS: TopicsChanged(),
+    paths.DELETE_TOPICS: DeletionsChanged(),
+    paths.LOG_DIR_EVENT_NOTIFICATIONS: DirectoriesFailed(),
+    paths.ISR_CHANGE_NOTIFICATIONS: IsrsChanged(),
+}
+_OF_TOOLS = {
+    paths.REASSIGN_PARTITIONS: ReassignmentsAsked(),
+    paths.PREFERRED_REPLICA_ELECTION: PreferredAsked(),
+}
+
+
+class _Session(NamedTuple):
+    """A session with the store in which this broker is registered."""
+
+    candidate: Candidate
+    store: Store
+    watcher: Callable[[WatchEvent], None]
+
+
+class _Term(NamedTuple):
+    """What this broker has while it is the controller."""
+
+    context: Context
+    store: ControllerStore
+    channels: ControlChannels
+    epoch_version: int
 
 
 class Controller:
     """One member's part in the election of the controller, and the controller's work while it is elected.
 
-    `post`, `ask`, `session_is`, `resign` and the properties are for any thread. `step` is for one thread at a time.
+    `post`, `ask`, `session_is`, `resign` and the properties are for any thread. `step` and `idle_ms` are for one thread
+    at a time. `_lock` guards the queue, the session and `_is_active`; no callback is called while it is held.
     """
 
     def __init__(
@@ -65,40 +197,428 @@ class Controller:
         its own may have unclean elections. `wake` is called on any thread when `step` has something to do.
         """
         self._node_id = node_id
+        self._peers = peers
+        self._clock = clock
+        self._config = config
+        self._allows_unclean = allows_unclean
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._events: deque[Any] = deque()
+        self._queued: set[Any] = set()
+        self._session: _Session | None = None
+        self._is_active = False
+        # What follows is for the thread that calls `step`.
+        self._used: _Session | None = None
+        self._elected: Elected | None = None
+        self._term: _Term | None = None
+        self._flow: Rule[None] | None = None
+        self._asked: _Ask | None = None
+        self._command: Any = None
+        self._is_again = False
+        self._is_taking_over = False
+        self._retry_at = 0.0
+        self._balance_at: float | None = None
+        self._suspects: dict[int, int] = {}
+        """Epochs of brokers whose process is known to be gone although they are registered."""
+        self._around = Surroundings(
+            lambda broker_id, epoch: self._suspects.get(broker_id) == epoch,
+            config.delete_topic_enable,
+            config.leader_imbalance_per_broker_percentage,
+        )
+        peers.on_refused(lambda broker_id: self.post(BrokerRefuses(broker_id)))
+
+    # --- for any thread -----------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
-        return False
+        return self._is_active
 
     @property
     def controller_id(self) -> int:
         """The id of the broker that is the controller, as far as this one knows; -1 while there is none."""
-        return -1
+        elected = self._elected
+        return -1 if elected is None else elected.broker_id
+
+    @property
+    def context(self) -> Context | None:
+        """All that the controller knows, if this broker is it. To look at only, on the thread that calls `step`."""
+        return None if self._term is None else self._term.context
 
     def session_is(self, store: Store, broker_epoch: int) -> None:
         """Take part in elections from now on, over a new session, in which this broker is registered."""
-        raise NotImplementedError
+        self._replace_session(_Session(Candidate(self._node_id, store), store, self._watcher_of(store)))
 
     def resign(self) -> None:
         """Stop being the controller and taking part, until `session_is`: the session has ended, or this broker stops.
 
         What is under way ends without a further write. `is_active` is False when this returns.
         """
-        raise NotImplementedError
+        self._replace_session(None)
 
     def post(self, event: Event) -> None:
         """Queue an event."""
-        raise NotImplementedError
+        self._enqueue(event)
 
     def ask(self, request: Any, answered: Answered) -> None:
         """Queue a request (`controller_requests.py`, `topic_requests.py`); it is refused at once if not active."""
-        answered(refusal(request, ErrorCode.NOT_CONTROLLER))
-
-    def step(self) -> bool:
-        """Take an event, or carry out one command of the event that is under way. Returns whether there was one."""
-        raise NotImplementedError
+        with self._lock:
+            is_active = self._is_active
+            if is_active:
+                self._events.append(_Ask(request, answered))
+        if is_active:
+            self._wake()
+        else:
+            answered(refusal(request, ErrorCode.NOT_CONTROLLER))
 
     def idle_ms(self) -> int:
         """Return how long nothing is due, in milliseconds, unless `wake` is called; 0: `step` has something to do."""
-        raise NotImplementedError
+        now = self._clock.monotonic()
+        due: list[float] = []
+        with self._lock:
+            if self._session is not self._used:
+                return 0
+            if self._used is not None and (self._flow is not None or self._events):
+                due.append((self._retry_at - now) * 1000)
+        if self._balance_at is not None:
+            due.append((self._balance_at - now) * 1000)
+        if self._term is not None:
+            told = self._term.channels.due_ms()
+            if told is not None:
+                due.append(told)
+        return max(0, min(NOTHING_DUE_MS, *map(int, due))) if due else NOTHING_DUE_MS
+
+    # --- for the thread that drives it --------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take an event, or carry out one command of the event that is under way. Returns whether there was one."""
+        if self._take_session():
+            return True
+        if self._term is not None:
+            self._term.channels.tick()
+        if self._used is None or self._clock.monotonic() < self._retry_at:
+            return False
+        try:
+            return self._go_on() if self._flow is not None else self._begin()
+        except Moved:
+            log.warning("another broker was elected as the controller")
+            self._lose()
+            self._enqueue(_Elect())
+        except SessionExpired:
+            self._lose()
+            with self._lock:
+                if self._session is self._used:
+                    self._session = None
+            self._used = None
+        except StoreUnavailable as error:
+            log.warning("the controller waits for the store: %s", error)
+            self._is_again = True
+            self._retry_at = self._clock.monotonic() + RETRY_MS / 1000
+        except Exception:
+            self._fail()
+        return True
+
+    def _take_session(self) -> bool:
+        with self._lock:
+            session = self._session
+        if session is self._used:
+            return False
+        self._lose()
+        self._used = session
+        self._elected = None
+        self._retry_at = 0.0
+        if session is not None:
+            self._enqueue(_Elect())
+        return True
+
+    def _begin(self) -> bool:
+        """Take the next event."""
+        with self._lock:
+            event = self._events.popleft() if self._events else None
+            self._queued.discard(event if isinstance(event, _COALESCED) else None)
+        if event is None:
+            return self._balance_if_due()
+        try:
+            self._handle(event)
+        except (Moved, SessionExpired):
+            raise
+        except StoreUnavailable:
+            # Nothing but the event itself is lost yet: it comes first again.
+            with self._lock:
+                self._events.appendleft(event)
+            raise
+        return True
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, _Elect):
+            self._look_at_election()
+        elif isinstance(event, BrokerRefuses):
+            self._note_refusal(event.broker_id)
+        elif self._term is None:
+            if isinstance(event, _Ask):
+                event.answered(refusal(event.request, ErrorCode.NOT_CONTROLLER))
+        elif isinstance(event, _Reached):
+            self._trust(event.broker_id)
+            self._enqueue(BrokersChanged())
+        elif isinstance(event, _ToolNode):
+            self._look_at_tool_node(self._term, event)
+        elif isinstance(event, _Ask):
+            self._asked = event
+            self._start(flow_of(self._term.context, event.request, self._around))
+        elif isinstance(event, _Told):
+            self._note_answer(self._term, event)
+        else:
+            self._start(flow_of(self._term.context, event, self._around))
+
+    def _start(self, flow: Rule[None]) -> None:
+        self._flow = flow
+        self._advance(None)
+
+    def _go_on(self) -> bool:
+        """Carry out the command that is pending, and take the next one from the rule."""
+        assert self._term is not None
+        result = self._carry_out(self._term, self._command)
+        self._advance(result)
+        return True
+
+    def _advance(self, result: Any) -> None:
+        assert self._flow is not None and self._term is not None
+        self._is_again = False
+        try:
+            self._command = self._flow.send(result)
+        except StopIteration:
+            self._end_flow()
+        if self._term is not None:
+            self._tell_notes(self._term.context)
+
+    def _fail(self) -> None:
+        """Drop the event under way, which has met something that nobody has thought of. Others go on."""
+        log.exception("the controller failed at %s", self._asked.request if self._asked else "an event")
+        was_taking_over, self._is_taking_over = self._is_taking_over, False
+        self._end_flow()
+        if was_taking_over:
+            self._retry_at = self._clock.monotonic() + FAILED_PAUSE_S
+            self._give_up()
+
+    def _end_flow(self) -> None:
+        self._flow = None
+        self._command = None
+        if self._is_taking_over and self._term is not None:
+            self._is_taking_over = False
+            log.info("this broker has taken over as the controller, epoch %d", self._term.context.epoch)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.answered(refusal(asked.request, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _tell_notes(self, context: Context) -> None:
+        notes, context.notes = context.notes, []
+        for note in notes[:NOTES_TOLD]:
+            log.info("controller: %s", note)
+        if len(notes) > NOTES_TOLD:
+            log.info("controller: and %d more like these", len(notes) - NOTES_TOLD)
+
+    def _carry_out(self, term: _Term, command: Any) -> Any:
+        if term.store.carries_out(command):
+            result = term.store.carry_out(command, again=self._is_again)
+            if isinstance(command, ReadBrokers):
+                for broker_id, epoch in list(self._suspects.items()):
+                    if broker_id not in result or result[broker_id].epoch != epoch:
+                        self._trust(broker_id)
+            return result
+        if isinstance(command, Send):
+            for broker_id, request in command.requests:
+                term.channels.send(broker_id, request)
+        elif isinstance(command, AddChannel):
+            term.channels.add(command.broker)
+        elif isinstance(command, RemoveChannel):
+            term.channels.remove(command.broker_id)
+        else:
+            assert isinstance(command, Answer) and self._asked is not None, command
+            asked, self._asked = self._asked, None
+            asked.answered(command.value)
+        return None
+
+    # --- elections ----------------------------------------------------------------------------------------------------
+
+    def _look_at_election(self) -> None:
+        """Look who is the controller, and try to become it if nobody is."""
+        assert self._used is not None
+        session = self._used
+        elected = session.candidate.run(session.watcher, self._clock.wall_ms())
+        if self._term is not None and not elected.is_of(self._term.epoch_version):
+            self._lose()
+        self._elected = elected
+        if self._term is not None:
+            return
+        if elected.epoch_version is None:
+            log.info("broker %d is the controller", elected.broker_id)
+            self._watch_over(elected)
+        else:
+            self._take_over(session, elected.epoch, elected.epoch_version)
+
+    def _take_over(self, session: _Session, epoch: int, epoch_version: int) -> None:
+        log.info("this broker is elected as the controller, epoch %d", epoch)
+        config = self._config
+        context = Context(self._node_id, epoch, config.inter_broker_listener)
+        store = ControllerStore(
+            session.store, FencedWrites(session.store, epoch_version), session.watcher, self._allows_unclean
+        )
+        channels = ControlChannels(
+            self._node_id,
+            config.inter_broker_listener,
+            config.control_plane_listener or config.inter_broker_listener,
+            self._peers,
+            self._clock,
+            answered=lambda broker_id, request, answer: self._enqueue(_Told(broker_id, request, answer)),
+            reached=lambda broker_id: self._enqueue(_Reached(broker_id)),
+            wake=self._wake,
+            timeout_ms=config.request_timeout_ms,
+        )
+        with self._lock:
+            if self._session is not session:
+                return
+            self._is_active = True
+        self._term = _Term(context, store, channels, epoch_version)
+        self._is_taking_over = True
+        if config.auto_leader_rebalance_enable:
+            self._balance_at = self._clock.monotonic() + FIRST_BALANCE_S
+        self._start(take_over(context, deletion_enabled=config.delete_topic_enable))
+
+    def _watch_over(self, elected: Elected) -> None:
+        """Keep a connection to the controller, so that its end is seen at once."""
+        listener = self._config.control_plane_listener or self._config.inter_broker_listener
+        endpoint = None if elected.broker_id == self._node_id else elected.endpoint(listener)
+        self._peers.set_brokers({} if endpoint is None else {elected.broker_id: endpoint})
+        self._peers.keep([] if endpoint is None else [elected.broker_id])
+
+    def _note_refusal(self, broker_id: int) -> None:
+        """Take a broker for dead whose process is gone: its session may last for long."""
+        if broker_id == self._node_id:
+            return
+        if self._term is None:
+            if self._used is not None and self._elected is not None and broker_id == self._elected.broker_id:
+                log.warning("nobody listens at the address of broker %d, the controller: it is deposed", broker_id)
+                self._used.candidate.depose(self._elected)
+            return
+        broker = self._term.context.brokers.get(broker_id)
+        if broker is not None and self._suspects.get(broker_id) != broker.epoch:
+            log.warning("nobody listens at the address of broker %d: it is taken for dead", broker_id)
+            self._suspects[broker_id] = broker.epoch
+            self._term.channels.suspect(broker)
+            self._enqueue(BrokersChanged())
+
+    def _trust(self, broker_id: int) -> None:
+        if self._suspects.pop(broker_id, None) is not None and self._term is not None:
+            self._term.channels.trust(broker_id)
+
+    def _give_up(self) -> None:
+        """Leave it to another broker to be the controller: this one has failed to take over."""
+        assert self._used is not None
+        elected = self._elected
+        self._lose()
+        if elected is not None:
+            self._used.candidate.depose(elected)
+
+    def _lose(self) -> None:
+        """Stop being the controller, if this broker is it."""
+        with self._lock:
+            self._is_active = False
+            asks = [event for event in self._events if isinstance(event, _Ask)]
+            elects = [event for event in self._events if isinstance(event, _Elect | BrokerRefuses)]
+            self._events = deque(elects)
+            self._queued = {event for event in elects if isinstance(event, _Elect)}
+        if self._asked is not None:
+            asks.append(self._asked)
+        self._asked = self._flow = self._command = None
+        self._is_again = self._is_taking_over = False
+        self._balance_at = None
+        self._suspects.clear()
+        if self._term is not None:
+            log.info("this broker is not the controller any more")
+            self._term.channels.close()
+            self._term = None
+        for ask in asks:
+            ask.answered(refusal(ask.request, ErrorCode.NOT_CONTROLLER))
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _balance_if_due(self) -> bool:
+        if self._balance_at is None or self._clock.monotonic() < self._balance_at or self._term is None:
+            return False
+        self._balance_at = self._clock.monotonic() + self._config.leader_imbalance_check_interval_s
+        self._start(flow_of(self._term.context, Balance(), self._around))
+        return True
+
+    def _look_at_tool_node(self, term: _Term, event: _ToolNode) -> None:
+        if event.kind is EventKind.CREATED:
+            self._enqueue(_OF_TOOLS[event.path])
+            return
+        # It may have been made again before the watch is set again. Changes of it are the controller's own.
+        assert self._used is not None
+        there = self._used.store.exists(event.path, self._used.watcher)
+        if there is not None and event.kind is EventKind.DELETED:
+            self._enqueue(_OF_TOOLS[event.path])
+
+    def _note_answer(self, term: _Term, told: _Told) -> None:
+        if isinstance(told.request, LeaderAndIsr) and isinstance(told.answer, LeaderAndIsrResponse):
+            if not _is_news(told.answer) and told.broker_id not in term.context.failed:
+                return
+            names = {topic_id: name for name, topic_id in told.request.topic_ids.items()}
+            answer = roles_answer(told.broker_id, told.request, told.answer, names)
+            self._start(flow_of(term.context, answer, self._around))
+        elif isinstance(told.request, StopReplica) and isinstance(told.answer, StopReplicaResponse):
+            self._start(flow_of(term.context, stops_answer(told.broker_id, told.request, told.answer), self._around))
+        elif isinstance(told.answer, UpdateMetadataResponse) and told.answer.error_code:
+            log.warning("broker %d has refused metadata: error %d", told.broker_id, told.answer.error_code)
+
+    def _watcher_of(self, store: Store) -> Callable[[WatchEvent], None]:
+        def watcher(event: WatchEvent) -> None:
+            with self._lock:
+                is_current = self._session is not None and self._session.store is store
+            found = _event_of(event)
+            if is_current and found is not None:
+                self._enqueue(found)
+
+        return watcher
+
+    def _enqueue(self, event: Any) -> None:
+        with self._lock:
+            if isinstance(event, _COALESCED):
+                if event in self._queued:
+                    return
+                self._queued.add(event)
+            self._events.append(event)
+        self._wake()
+
+    def _replace_session(self, session: _Session | None) -> None:
+        with self._lock:
+            self._session = session
+            self._is_active = False
+            asks = [event for event in self._events if isinstance(event, _Ask)]
+            self._events.clear()
+            self._queued.clear()
+        for ask in asks:
+            ask.answered(refusal(ask.request, ErrorCode.NOT_CONTROLLER))
+        self._wake()
+
+
+def _is_news(answer: LeaderAndIsrResponse) -> bool:
+    """Return whether an answer says that replicas are in a failed directory, or that the request was refused."""
+    return answer.error_code != 0 or any(
+        each.error_code == ErrorCode.KAFKA_STORAGE_ERROR for topic in answer.topics for each in topic.partition_errors
+    )
+
+
+def _event_of(event: WatchEvent) -> Any:
+    if event.path == paths.CONTROLLER:
+        return _Elect()
+    if event.path in _OF_TOOLS:
+        return _ToolNode(event.path, event.kind)
+    if event.kind is EventKind.CHILDREN:
+        return _OF_CHILDREN.get(event.path)
+    if event.kind is not EventKind.CHANGED:
+        return None
+    parent = parent_of(event.path)
+    if parent == paths.BROKER_IDS:
+        return BrokersChanged()
+    return TopicChanged(event.path.removeprefix(f"{paths.TOPICS}/")) if parent == paths.TOPICS else None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.rules.controller.leaders import ElectionOutcome
 from kbroker.rules.controller.values import Assignment
 
 
@@ -45,14 +46,6 @@ class ElectLeaders(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class ElectionOutcome(NamedTuple):
-    """The new leader of a partition, or why there is none (-1)."""
-
-    error: ErrorCode
-    message: str | None = None
-    leader: int = -1
-
-
 class AlterReassignments(NamedTuple):
     """Partitions and the replicas that they are to have; None cancels what is under way (KIP-455).
 
@@ -83,7 +76,8 @@ def refusal(request: Any, error: ErrorCode) -> Any:
     if isinstance(request, AlterPartition):
         return M.AlterPartitionResponse(error_code=error)
     if isinstance(request, ControlledShutdown):
-        return M.ControlledShutdownResponse(error_code=error)
+        moved = error == ErrorCode.NOT_CONTROLLER
+        return M.ControlledShutdownResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH if moved else error)
     if isinstance(request, AllocateProducerIds):
         return M.AllocateProducerIdsResponse(error_code=error)
     if isinstance(request, ElectLeaders):

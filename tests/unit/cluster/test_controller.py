@@ -1,0 +1,219 @@
+"""The controller over a tree in memory, with brokers that note what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cluster.controller_requests import ControlledShutdown
+from kbroker.cluster.topic_requests import CreateTopics, DeleteTopics, GrowTopics, PlannedTopic
+from kbroker.coordination import paths
+from kbroker.coordination.store import Delete
+from kbroker.errors import ErrorCode
+from kbroker.model import NO_UUID, TopicPartition
+from kbroker.protocol import messages as M
+from tests.kit.parts.control_cluster import ControlCluster
+
+
+@pytest.fixture
+def cluster() -> ControlCluster:
+    made = ControlCluster()
+    for node_id in (1, 2, 3):
+        made.start(node_id)
+        made.settle()
+    return made
+
+
+def test_the_first_broker_becomes_the_controller_and_tells_everybody_of_all_brokers(cluster: ControlCluster) -> None:
+    assert cluster.active.node_id == 1
+    for member in cluster.live():
+        assert member.controller.controller_id == 1
+        assert member.told.alive == {1, 2, 3}
+        assert member.told.controller_epoch == 1
+    assert cluster.node(paths.CONTROLLER_EPOCH) == b"1"
+
+
+def test_a_new_topic_gets_leaders_and_everybody_learns_them(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3), (3, 1), configs={"retention.ms": "1"})
+    assert [cluster.state("t", each)[:3] for each in (0, 1)] == [(2, 0, (2, 3)), (3, 0, (3, 1))]
+    assert cluster.members[2].told.roles[TopicPartition("t", 0)].leader == 2
+    assert cluster.members[2].told.roles[TopicPartition("t", 0)].is_new
+    assert TopicPartition("t", 1) not in cluster.members[2].told.roles
+    for member in cluster.live():
+        assert {each: state.leader for each, state in member.told.metadata.items()} == {
+            TopicPartition("t", 0): 2,
+            TopicPartition("t", 1): 3,
+        }
+    assert cluster.node(paths.topic_config_path("t")) == paths.encode_config({"retention.ms": "1"})
+
+
+def test_topics_made_by_somebody_else_get_leaders_too(cluster: ControlCluster) -> None:
+    assignment = paths.TopicAssignment(NO_UUID, {0: (3, 1)}, {}, {})
+    cluster.tree.put(paths.topic_path("t"), paths.encode_topic(assignment))
+    cluster.settle()
+    assert cluster.leader("t") == 3
+    assert cluster.assignment("t").topic_id != NO_UUID
+
+
+def test_a_broker_that_dies_is_replaced_by_one_of_the_isr(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3, 1), (3, 1, 2))
+    cluster.lose(2)
+    assert cluster.state("t", 0)[:3] == (3, 1, (3, 1))
+    assert cluster.state("t", 1)[:3] == (3, 1, (3, 1)), "the dead follower is taken out, in a new leader epoch"
+    for member in cluster.live():
+        assert member.told.alive == {1, 3}
+        assert member.told.metadata[TopicPartition("t", 0)].leader == 3
+        assert member.told.metadata[TopicPartition("t", 0)].offline_replicas == [2]
+        assert member.told.roles[TopicPartition("t", 0)].leader_epoch == 1
+
+
+def test_the_last_member_of_an_isr_stays_in_it_and_leads_again_when_it_is_back(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)
+    cluster.lose(2)
+    assert cluster.state("t")[:3] == (-1, 2, (2,))
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.leader("t") == -1, "one that is not in the ISR may lack records"
+    cluster.start(2)
+    cluster.settle()
+    assert cluster.state("t")[:3] == (2, 3, (2,))
+    assert cluster.members[2].told.roles[TopicPartition("t", 0)].leader == 2
+
+
+def test_an_unclean_election_is_held_only_where_it_is_allowed(cluster: ControlCluster) -> None:
+    cluster.create("unclean", (2, 3), configs={"unclean.leader.election.enable": "true"})
+    cluster.create("clean", (2, 3))
+    cluster.lose(3)
+    cluster.lose(2)
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.state("unclean")[:5] == (3, 3, (3,), 1, 1), "the leader is recovering"
+    assert cluster.leader("clean") == -1
+
+
+def test_another_broker_takes_over_when_the_controller_dies(cluster: ControlCluster) -> None:
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1)
+    assert cluster.active.node_id == 2
+    assert cluster.node(paths.CONTROLLER_EPOCH) == b"2"
+    assert cluster.leader("t") == 2
+    assert cluster.state("t").controller_epoch == 2
+    for member in cluster.live():
+        assert member.told.controller_epoch == 2
+        assert member.told.roles[TopicPartition("t", 0)].leader == 2
+
+
+def test_a_controller_that_was_deposed_writes_nothing_more(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    old = cluster.active
+    # Another broker is elected while this one knows nothing of it: its events are not handled.
+    cluster.tree.change(0, [Delete(paths.CONTROLLER)])
+    for _ in range(50):
+        cluster.members[2].controller.step()
+    assert cluster.members[2].controller.is_active
+    before = cluster.state("t")
+    cluster.members[3].is_running = False
+    cluster.members[3].session.expire()
+    writes = len(cluster.tree.writes)
+    while old.controller.step():
+        pass
+    assert not old.controller.is_active
+    assert not [each for each in cluster.tree.writes[writes:] if "/brokers/topics" in each[-1].path]
+    assert cluster.state("t") == before
+    cluster.settle()
+    assert cluster.state("t")[:3] == (2, 1, (2,))
+
+
+def test_a_session_that_ends_ends_the_term_and_a_new_one_takes_part_again(cluster: ControlCluster) -> None:
+    member = cluster.active
+    member.session.expire()
+    member.controller.resign()
+    assert not member.controller.is_active
+    cluster.settle()
+    assert cluster.active.node_id == 2
+    member.session = cluster.tree.connect()
+    cluster.register(member)
+    member.controller.session_is(member.session, member.told.epoch)
+    cluster.settle()
+    assert cluster.active.node_id == 2
+    cluster.lose(2)
+    cluster.lose(3)
+    assert cluster.active.node_id == 1
+
+
+def test_a_broker_that_comes_again_before_its_death_was_seen_is_told_everything(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.kill(2)
+    cluster.expire(2)
+    cluster.start(2)
+    cluster.settle()
+    assert cluster.state("t")[:3] == (3, 1, (3,))
+    told = cluster.members[2].told
+    assert told.roles[TopicPartition("t", 0)].leader == 3
+    assert told.alive == {1, 2, 3}
+
+
+def test_a_topic_is_deleted_on_all_brokers_and_then_in_the_tree(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3), (3, 1), configs={"retention.ms": "1"})
+    cluster.create("kept", (2, 3))
+    assert cluster.ask(DeleteTopics(["t", "none"])) == {
+        "t": ErrorCode.NONE,
+        "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert [path for path in cluster.tree.model.nodes if path.endswith("/t") or "/t/" in path] == []
+    for member in cluster.live():
+        assert {each.topic for each in member.told.metadata} == {"kept"}
+        assert {each.topic for each in member.told.logs} <= {"kept"}
+
+
+def test_a_deletion_waits_for_a_dead_broker(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)
+    cluster.ask(DeleteTopics(["t"]))
+    assert cluster.node(paths.topic_path("t")) is not None
+    planned = PlannedTopic(paths.TopicAssignment(NO_UUID, {0: (2,)}, {}, {}), {})
+    assert cluster.ask(CreateTopics({"t": planned})) == {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is None
+    assert cluster.node(paths.delete_topic_path("t")) is None
+    assert cluster.members[3].told.logs == set()
+
+
+def test_a_deletion_goes_on_with_another_controller(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)
+    cluster.ask(DeleteTopics(["t"]))
+    cluster.lose(1)
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is None
+
+
+def test_a_topic_grows(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    assert cluster.ask(GrowTopics({"t": {1: (3, 1), 2: (1, 2)}, "none": {0: (1,)}})) == {
+        "t": ErrorCode.NONE,
+        "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert [cluster.leader("t", each) for each in range(3)] == [2, 3, 1]
+    assert cluster.ask(GrowTopics({"t": {4: (1,)}})) == {"t": ErrorCode.INVALID_PARTITIONS}
+
+
+def test_a_controlled_shutdown_gives_everything_away(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3, 1), (3, 2, 1), (2,))
+    request = M.ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.members[2].told.epoch)
+    answer = cluster.ask(ControlledShutdown(request))
+    assert (answer.error_code, answer.remaining_partitions) == (0, [])
+    assert cluster.state("t", 0)[:3] == (3, 1, (3, 1))
+    assert cluster.state("t", 1)[:3] == (3, 1, (3, 1))
+    assert cluster.leader("t", 2) == 2, "a partition without another replica stays"
+    stale = M.ControlledShutdownRequest(broker_id=2, broker_epoch=1)
+    assert cluster.ask(ControlledShutdown(stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    other = M.ControlledShutdownRequest(broker_id=9, broker_epoch=1)
+    assert cluster.ask(ControlledShutdown(other)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert cluster.ask(ControlledShutdown(request), 3).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    cluster.stop(2)
+    cluster.settle()
+    assert cluster.state("t", 0)[:3] == (3, 1, (3, 1)), "its end changes nothing more"
+    assert cluster.leader("t", 2) == -1
