@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.protocol.api import SERVED, ApiKey
 from tests.crash.cluster_rounds import run
+from tests.kit.cluster.nodes import AS_MEMBER
 from tests.kit.crash.transaction_history import Outcome
 
-CAN_BE_MEMBER = ApiKey.LEADER_AND_ISR in SERVED
-AS_MEMBER = pytest.mark.skipif(not CAN_BE_MEMBER, reason="this kbroker cannot be a member of a cluster")
 KBROKERS = ("kbroker", "kbroker", "kbroker")
 KAFKAS = ("kafka", "kafka", "kafka")
 MIXED = ("kbroker", "kbroker", "kafka")

@@ -6,13 +6,10 @@ import functools
 
 import pytest
 
-from kbroker.protocol.api import SERVED, ApiKey
+from tests.kit.cluster.nodes import AS_MEMBER
 from tests.oracle.answers import Tree
 from tests.oracle.control_answers import CASES, ask_all
 from tests.oracle.control_story import Told, tell
-
-CAN_BE_MEMBER = ApiKey.LEADER_AND_ISR in SERVED
-AS_MEMBER = pytest.mark.skipif(not CAN_BE_MEMBER, reason="this kbroker cannot be a member of a cluster")
 
 
 @functools.cache
