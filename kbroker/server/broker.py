@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import find_store, found_partitions, refuse_foreign
 from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.handlers.shared.current_leader import current_leader
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.log_options import storage_options
@@ -212,7 +214,7 @@ class Broker:
             FetchSessions(
                 config["max.incremental.fetch.session.cache.slots"],
                 fetch_max_bytes=config["fetch.max.bytes"],
-                endpoint_of=self._as_node,
+                leader_of=partial(current_leader, self._services),
             ),
             self._dispatcher.on_request,
             ProcessorLimits(
@@ -280,10 +282,6 @@ class Broker:
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:
         return self._advertised.endpoint_for(connection.listener, connection.local_host, connection.local_port)
-
-    def _as_node(self, connection: Connection) -> tuple[int, str, int, str | None]:
-        endpoint = self._endpoints_for(connection)
-        return self.node_id, endpoint.host, endpoint.port, self.config["broker.rack"]
 
     def _start_http(self) -> None:
         if self.config.http_address is None:

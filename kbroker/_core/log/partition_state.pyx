@@ -23,6 +23,7 @@ from kbroker._core.log.producers cimport (
     producers_new, producers_t,
 )
 from kbroker._core.log.replica_roles cimport ReplicaRoles
+from kbroker._core.log.replicas cimport low_waiters_fail, low_watermark_moved
 from kbroker._core.log.segment_list cimport handle_of
 from kbroker._core.log.time_position cimport partition_find_time, time_result_t
 from kbroker._core.log.verifications cimport NO_GUARD
@@ -320,6 +321,7 @@ cdef class PartitionState(ReplicaRoles):
                 atomic_store_i32(&p.state, PARTITION_OFFLINE)
             wake_fetches(p, INT32_MAX, INT32_MAX, INT32_MAX)
             acks_fail(p, KAFKA_STORAGE_ERROR, False)
+            low_waiters_fail(p, KAFKA_STORAGE_ERROR)
             mutex_unlock(&p.lock)
 
     cdef list leave(self, int32_t state):
@@ -343,6 +345,7 @@ cdef class PartitionState(ReplicaRoles):
             if state == PARTITION_DELETED:
                 wake_fetches(p, INT32_MAX, INT32_MAX, INT32_MAX)
                 acks_fail(p, UNKNOWN_TOPIC_OR_PARTITION, False)
+                low_waiters_fail(p, UNKNOWN_TOPIC_OR_PARTITION)
             mutex_unlock(&p.lock)
             mutex_unlock(&p.append_lock)
         handles = []
@@ -599,6 +602,8 @@ cdef class PartitionState(ReplicaRoles):
                 atomic_store_i64(&p.log_start_offset, offset)
                 if settle_last_stable(p):
                     wake_fetches(p, 0, INT32_MAX, 0)
+                if p.low_waiters != NULL:
+                    low_watermark_moved(p)
             mutex_unlock(&p.lock)
 
     @property

@@ -13,7 +13,8 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
-    find_follower, move_high_watermark, replica_clock, replicas_advance, replicas_fetched,
+    find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark, replica_clock,
+    replicas_advance, replicas_fetched,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 
@@ -124,6 +125,10 @@ cdef class ReplicaRoles(SegmentIndexes):
                     known = find_follower(p, f.node_id)
                     if known == NULL:
                         continue
+                    if not f.in_sync or f.broker_epoch > known.broker_epoch >= 0:
+                        # What it has now is known when it fetches: it may have come back with an emptied disk.
+                        f.live = f.live or known.live
+                        continue
                     f.live = f.live or known.live
                     f.broker_epoch = max(f.broker_epoch, known.broker_epoch)
                     f.log_end_offset = known.log_end_offset
@@ -197,6 +202,8 @@ cdef class ReplicaRoles(SegmentIndexes):
             if p.role == ROLE_LEADER:
                 for i in range(p.follower_count):
                     p.followers[i].live = has_node(&live, p.followers[i].node_id)
+                if p.low_waiters != NULL:
+                    low_watermark_moved(p)
                 replicas_advance(p, replica_clock(p, monotonic_ms()))
             mutex_unlock(&p.lock)
         free(live.ids)
@@ -244,6 +251,17 @@ cdef class ReplicaRoles(SegmentIndexes):
                 if offset > p.high_watermark:
                     move_high_watermark(p, offset)
             mutex_unlock(&p.lock)
+
+    @property
+    def low_watermark(self):
+        """The smallest log start offset of the live replicas, this one included."""
+        cdef partition_t *p = self.p
+        cdef int64_t offset
+        with nogil:
+            mutex_lock(&p.lock)
+            offset = low_watermark(p)
+            mutex_unlock(&p.lock)
+        return offset
 
     @property
     def led_since(self):
@@ -329,6 +347,7 @@ cdef void forget_followers(partition_t *p) noexcept nogil:
 cdef void look_again(partition_t *p) noexcept nogil:
     """Fail the acks of the role that has ended, and wake all fetches (`lock` held)."""
     acks_fail(p, NOT_LEADER_OR_FOLLOWER, False)
+    low_waiters_fail(p, NOT_LEADER_OR_FOLLOWER)
     wake_fetches(p, INT32_MAX, INT32_MAX, INT32_MAX)
 
 

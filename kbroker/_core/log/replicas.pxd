@@ -8,7 +8,9 @@ outside it that are caught up and so about to be let in. It does not move while 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
-from kbroker._core.log.partition cimport ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, follower_t, partition_t
+from kbroker._core.log.partition cimport (
+    ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, ack_waiter_t, follower_t, partition_t,
+)
 from kbroker._core.wire.error_codes cimport NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 
 # The smallest ISR with which records may be committed: min.insync.replicas, or all replicas if those are fewer.
@@ -32,6 +34,20 @@ cdef follower_t *find_follower(partition_t *p, int32_t node_id) noexcept nogil
 # error code to answer: NOT_LEADER_OR_FOLLOWER, or UNKNOWN_LEADER_EPOCH if the node is none of the replicas.
 cdef int replicas_fetched(partition_t *p, int32_t node_id, int64_t broker_epoch, int64_t offset,
                           int64_t log_start_offset, int64_t now_ms) noexcept nogil
+# What a Fetch with a last fetched epoch (KIP-595) is about.
+ctypedef struct fetch_position_t:
+    int64_t offset
+    int32_t last_fetched_epoch # of the record before `offset`; -1: not given
+    int32_t diverging_epoch    # out: -1, or the newest epoch of this log that is not newer than last_fetched_epoch, ...
+    int64_t diverging_end      # ... and where that epoch ends here: the fetcher has other records than this log
+
+# Check a position of a fetch against the leader epochs of the log, and set `diverging_epoch`. Returns 0, or
+# OFFSET_OUT_OF_RANGE if the epoch is not known here. The log is open.
+cdef int replicas_check_position(partition_t *p, fetch_position_t *at) noexcept nogil
+# The same for the fetch of a follower, which is noted (replicas_fetched) if `is_noted`, nothing diverges, and the
+# offset is in the log. Returns 0, OFFSET_OUT_OF_RANGE, or what replicas_fetched returns.
+cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, fetch_position_t *at,
+                        int64_t log_start_offset, int64_t now_ms, bint is_noted) noexcept nogil
 # Move the high watermark of a leader as far as it can (`lock` held). Returns whether it has moved.
 cdef bint replicas_advance(partition_t *p, int64_t now_ms) noexcept nogil
 # Note that a transaction which began at `first_offset` has ended with a marker at `offset`: until the high watermark is
@@ -39,6 +55,16 @@ cdef bint replicas_advance(partition_t *p, int64_t now_ms) noexcept nogil
 cdef bint note_ended(partition_t *p, int64_t first_offset, int64_t offset) noexcept nogil
 # Move the high watermark to `offset`, which is beyond it, and tell fetches and acks that waited (`lock` held).
 cdef void move_high_watermark(partition_t *p, int64_t offset) noexcept nogil
+# The smallest log start offset of the live replicas (`lock` held): records below it are gone everywhere.
+cdef int64_t low_watermark(partition_t *p) noexcept nogil
+# Link a waiter for the low watermark, with a reference (acks_forget drops it). Returns false and leaves `pending` alone
+# when there is nothing to wait for; waiter.error may have an error code then.
+cdef bint low_await(partition_t *p, ack_waiter_t *waiter) noexcept nogil
+# End such a wait with an error code; a no-op when it is over.
+cdef void low_give_up(ack_waiter_t *waiter, int16_t code) noexcept nogil
+# Release the waiters for the low watermark that it has reached, or all of them with an error code (`lock` held).
+cdef void low_watermark_moved(partition_t *p) noexcept nogil
+cdef void low_waiters_fail(partition_t *p, int16_t code) noexcept nogil
 # The monotonic time in ms for followers: `now_ms`, unless the directory's clock is set by hand.
 cdef inline int64_t replica_clock(partition_t *p, int64_t now_ms) noexcept nogil:
     cdef int64_t set_ms = atomic_load_i64(&p.dir.set_ms)

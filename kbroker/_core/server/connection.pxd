@@ -32,6 +32,7 @@ cdef enum:
 
     TIMER_FETCH = 0          # timer_node_t.kind: the node is in a fetch_t
     TIMER_IDLE = 1           # the node is in a conn_t
+    TIMER_ACKS = 2           # the node is in a slot_t
 
 ctypedef struct api_t:
     # What a processor needs to know of an API to read request headers; filled from kbroker.protocol.api at start.
@@ -56,6 +57,7 @@ ctypedef struct slot_t:
     # The place of a response in its connection's queue.
     mail_t mail              # first: a mail_t* of kind MAIL_SLOT is a slot_t*
     mail_t acks_mail         # MAIL_ACKS: ack_waiter_t.mail points here
+    timer_node_t timer       # TIMER_ACKS: due when acks that wait for replicas have waited for the request's timeout
     slot_t *next             # of the queue; of free_slots when it is not in use
     conn_t *conn             # NULL once the connection is closed; the slot is freed when its last mail has come then
     int32_t state            # SLOT_*
@@ -77,6 +79,8 @@ ctypedef struct slot_t:
     int16_t *waiter_errors   # parallel to `waiters`: the error code of each
     uint32_t *waiter_positions # parallel to `waiters`: where in `out` each error code stands
     int32_t waiter_count
+    int32_t acks_timeout_ms  # -1; else the timer is to be set when the handler's mail comes
+    int32_t names_endpoints  # 1: the response of a Produce ends with endpoints of leaders
 
 ctypedef struct request_t:
     # The header of a frame, parsed. The pointers are valid as long as the frame.
@@ -186,9 +190,13 @@ cdef inline void slot_mute(slot_t *slot) noexcept nogil:                       #
     slot.mutes = True
     slot.conn.muted = True
 cdef void slot_unmute(slot_t *slot) noexcept nogil                             # requests are served again
-# One of the slot's mails has come: from the handler that had the request, or from a flush. After the last one the slot
-# is settled with `outcome`, or freed when its connection is gone (slot_done).
-cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil
+# One of the slot's mails has come: from the handler that had the request, or from its acks. True: it was the last one,
+# so call slot_done, which settles the slot with `outcome`, or frees it when its connection is gone.
+cdef bint slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil
+# Let the acks of the slot wait for at most so long. Processor's thread.
+cdef void acks_timer(slot_t *slot, int32_t timeout_ms) noexcept nogil
+# They have waited for so long: those that still wait get REQUEST_TIMED_OUT.
+cdef void acks_timed_out(slot_t *slot) noexcept nogil
 cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil
 cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil
 

@@ -1,6 +1,6 @@
 """What is done with a connection besides receiving and sending; see connection.pxd."""
 
-from libc.stdint cimport INT32_MAX, uint16_t, uint64_t
+from libc.stdint cimport INT32_MAX
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove
 
@@ -9,14 +9,15 @@ from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.mailbox cimport MAIL_ACKS, MAIL_SLOT
 from kbroker._core.base.receive_buffers cimport LARGE_BUFFER, buffer_free, buffer_grow, buffer_take
 from kbroker._core.base.sync cimport atomic_add_i32
-from kbroker._core.log.acks cimport acks_forget
+from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
+from kbroker._core.log.acks cimport acks_forget, acks_give_up
 from kbroker._core.log.partition cimport segment_unref
-from kbroker._core.server.counters cimport count_answer, count_error, counters_t
+from kbroker._core.server.counters cimport count_answer, counters_t
 from kbroker._core.wire.apis cimport API_CONTROLLED_SHUTDOWN, API_KEYS, API_VERSIONS
 from kbroker._core.wire.cursor cimport (
-    load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u16, store_u32, store_u64, write_i8,
-    write_i32, writer_free,
+    load_u32, read_i16, read_i32, read_string, reader_init, skip_tags, store_u32, write_i8, write_i32, writer_free,
 )
+from kbroker._core.wire.error_codes cimport REQUEST_TIMED_OUT
 
 cdef enum:
     STOLEN_FROM = 32 << 10       # bytes; an incomplete frame of this size takes the scratch buffer along, uncopied
@@ -43,6 +44,8 @@ cdef slot_t *slot_new(conn_t *conn, request_t *request) noexcept nogil:
         slot.mail.box = p.mailbox
         slot.acks_mail.kind = MAIL_ACKS
         slot.acks_mail.box = p.mailbox
+        slot.timer.kind = TIMER_ACKS
+        slot.acks_timeout_ms = -1
     slot.conn = conn
     slot.state = SLOT_RUNNING
     slot.outcome = SLOT_CLOSE
@@ -67,11 +70,13 @@ cdef void slot_free(processor_t *p, slot_t *slot) noexcept nogil:
         free(slot.splices)
         slot.splices = NULL
         slot.splice_capacity = 0
+    wheel_remove(p.wheel, &slot.timer)
     for i in range(slot.waiter_count):
         acks_forget(&slot.waiters[i])
     free(slot.waiters)
     slot.waiters = NULL
     slot.waiter_count = 0
+    slot.acks_timeout_ms = -1
     slot.conn = NULL
     if p.free_slot_count >= KEPT_SLOTS:
         writer_free(&slot.out)
@@ -123,13 +128,6 @@ cdef void slot_finish(slot_t *slot) noexcept nogil:
 cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
     cdef conn_t *conn = slot.conn
     cdef int32_t i
-    if state == SLOT_READY and not slot.out.failed:
-        for i in range(slot.waiter_count):
-            if slot.waiter_errors[i]:
-                # The error code and, behind it, the base offset: -1, because nobody may rely on it.
-                store_u16(slot.out.data + slot.waiter_positions[i], <uint16_t>slot.waiter_errors[i])
-                store_u64(slot.out.data + slot.waiter_positions[i] + 2, <uint64_t>-1)
-                count_error(&conn.processor.counters[slot.api_key], slot.waiter_errors[i])
     if state == SLOT_READY:
         slot.size = <int64_t>slot.out.size
         for i in range(slot.splice_count):
@@ -148,11 +146,27 @@ cdef void slot_settle(slot_t *slot, int32_t state) noexcept nogil:
     conn_dirty(conn)
 
 
-cdef void slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil:
+cdef bint slot_mail_came(processor_t *p, slot_t *slot, bint from_handler) noexcept nogil:
     if atomic_add_i32(&slot.outstanding, -1) == 0:
-        slot_done(p, slot)
-    elif from_handler and slot.mutes and slot.conn != NULL:
-        slot_unmute(slot)            # a Produce is appended and waits for acks only: the next requests are served
+        return True
+    if from_handler:
+        # A Produce is appended and waits for acks only: the next requests are served.
+        if slot.acks_timeout_ms >= 0:
+            wheel_add(p.wheel, &slot.timer, p.now_ns // 1000000 + slot.acks_timeout_ms)
+        if slot.mutes and slot.conn != NULL:
+            slot_unmute(slot)
+    return False
+
+
+cdef void acks_timer(slot_t *slot, int32_t timeout_ms) noexcept nogil:
+    cdef processor_t *p = slot.conn.processor
+    wheel_add(p.wheel, &slot.timer, p.now_ns // 1000000 + max(timeout_ms, 0))
+
+
+cdef void acks_timed_out(slot_t *slot) noexcept nogil:
+    cdef int32_t i
+    for i in range(slot.waiter_count):
+        acks_give_up(&slot.waiters[i], REQUEST_TIMED_OUT)
 
 
 cdef void slot_done(processor_t *p, slot_t *slot) noexcept nogil:

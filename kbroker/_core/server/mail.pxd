@@ -20,6 +20,11 @@ cdef inline slot_t *slot_of_acks(mail_t *mail) noexcept nogil:
     return <slot_t *>(<char *>mail - (<char *>&laid.acks_mail - <char *>laid))
 
 
+cdef inline slot_t *slot_of_timer(timer_node_t *timer) noexcept nogil:
+    cdef slot_t *laid = <slot_t *>timer
+    return <slot_t *>(<char *>timer - (<char *>&laid.timer - <char *>laid))
+
+
 cdef inline parked_t *parked_of_timer(timer_node_t *timer) noexcept nogil:
     cdef parked_t *laid = <parked_t *>timer
     return <parked_t *>(<char *>timer - (<char *>&laid.timer - <char *>laid))

@@ -34,14 +34,16 @@ from kbroker._core.base.timer_wheel cimport (
 from kbroker._core.log.partition cimport segment_unref
 from kbroker._core.log.partition_table cimport PartitionTable
 from kbroker._core.server.connection cimport (
-    SLOT_RUNNING, TIMER_FETCH, TIMER_IDLE, conn_close, conn_dirty, conn_unlink, partial_free, parked_t, processor_t,
-    slot_free, slot_t, take_ready,
+    SLOT_RUNNING, TIMER_ACKS, TIMER_FETCH, TIMER_IDLE, acks_timed_out, conn_close, conn_dirty, conn_unlink,
+    partial_free, parked_t, processor_t, slot_free, slot_t, take_ready,
 )
 from kbroker._core.server.counters cimport count_error, counters_by_key
 from kbroker._core.server.fetch.fetch cimport fetch_abandon
 from kbroker._core.server.fetch.sessions cimport FetchSessions, sessions_abandon
 from kbroker._core.server.handover cimport hand_over_gathered, resume_held
-from kbroker._core.server.mail cimport conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks
+from kbroker._core.server.mail cimport (
+    conn_of_timer, fetch_is_due, parked_of_timer, slot_came, slot_of_acks, slot_of_timer,
+)
 from kbroker._core.server.peer cimport Connection, connection_of
 from kbroker._core.server.produce.produce cimport produce_discard
 from kbroker._core.server.receiving cimport read_turn
@@ -419,6 +421,9 @@ cdef class Processor:
                 return
             if node.kind == TIMER_FETCH:
                 fetch_is_due(self, parked_of_timer(node), True)
+                continue
+            if node.kind == TIMER_ACKS:
+                acks_timed_out(slot_of_timer(node))
                 continue
             conn = conn_of_timer(node)
             if conn.slots != NULL and conn.slots.state == SLOT_RUNNING and not (conn.hung_up and conn.fetch != NULL):

@@ -12,10 +12,11 @@ from kbroker._core.base.mailbox cimport post
 from kbroker._core.base.receive_buffers cimport buffer_free
 from kbroker._core.base.sync cimport atomic_claim_i32, atomic_store_i32
 from kbroker._core.server.connection cimport (
-    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t, slot_mail_came,
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, begin_response, read_header, request_t,
 )
 from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport fetch_elsewhere, fetch_go_on
+from kbroker._core.server.produce.response cimport slot_is_answered
 from kbroker._core.server.produce.produce cimport (
     produce_answered, produce_asked, produce_discard, produce_check_blocking, produce_run,
 )
@@ -80,7 +81,7 @@ cdef class Request:
     cdef void deliver(self, slot_t *slot, int32_t outcome) noexcept:
         slot.outcome = outcome
         if threading.get_ident() == self.serving.thread_id and slot.fetch == NULL:
-            slot_mail_came(self.serving.p, slot, True)
+            slot_is_answered(self.serving, slot, True)
         else:
             with nogil:
                 post(&slot.mail)
@@ -195,6 +196,7 @@ cdef class Request:
     cdef int32_t produce(self, slot_t *slot, codes) except? -1:
         """Serve a claimed Produce. Return its outcome (SLOT_*)."""
         cdef Frame frame = self.frame
+        cdef PyObject *peer = <PyObject *>self.connection
         cdef produce_t *work = self.work
         cdef int32_t outcome
         self.work = NULL
@@ -207,7 +209,7 @@ cdef class Request:
             report(self.serving, "asking the coordinator of a transaction", error)
             produce_answered(work, None)
         with nogil:
-            outcome = produce_run(self.serving, slot, work, frame.buffer + frame.at)
+            outcome = produce_run(self.serving, slot, work, frame.buffer + frame.at, peer)
         return outcome
 
     def __repr__(self) -> str:

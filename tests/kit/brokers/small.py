@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 from kbroker._core.server.fetch.sessions import FetchSessions
+from kbroker._core.server.peer import Connection
 from kbroker._core.server.processor import Processor
 from kbroker._core.server.request import Request
 from kbroker.clock import SystemClock
@@ -27,6 +28,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.handler_pool import HandlerPool
+from kbroker.server.handlers.shared.current_leader import LEADING, CurrentLeader
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
@@ -59,16 +61,22 @@ class SmallBroker:
         fetch_max_bytes: int = 55 << 20,
         processor_count: int = 1,
         idle_ms: int = 600_000,
+        is_member: bool = False,
+        read_replica_of: Callable[[Connection, str, int, str, int], int] | None = None,
+        rack: str | None = None,
     ):
         self.session_slots = session_slots
         self.min_eviction_ms = min_eviction_ms
         self.clock_ms = 0
         """The clock of the fetch sessions, from the first call of advance_ms on."""
-        self.logs = LogManager(StorageOptions((str(folder / "data"),)))
+        self.logs = LogManager(StorageOptions((str(folder / "data"),)), is_member=is_member)
+        self.is_member = is_member
         self.store = EmbeddedStore(str(folder / "store"))
         self.sessions = FetchSessions(
-            session_slots, min_eviction_ms, fetch_max_bytes, lambda connection: (0, "127.0.0.1", self.port, None)
+            session_slots, min_eviction_ms, fetch_max_bytes, self._leader_of, read_replica_of, rack
         )
+        self.leaders: dict[int, CurrentLeader] = {}
+        """The leaders of partitions, by number, that are not led here."""
         self.channel = RequestChannel(500)
         self.dispatcher = Dispatcher(self._services(), self.channel, {key: ROUTES[key] for key in SERVED})
         self.handlers = HandlerPool(4, self.channel, self.dispatcher.serve)
@@ -80,6 +88,16 @@ class SmallBroker:
         self.port: int = self.listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept)
         self._names = itertools.count()
+
+    def _leader_of(
+        self, connection: Connection, topic: str | None, topic_id: bytes | None, partition_id: int
+    ) -> CurrentLeader | None:
+        for log in self.logs.logs():
+            at = log.topic_partition
+            is_meant = at.partition_id == partition_id and (at.topic == topic or log.topic_id.bytes == topic_id)
+            if is_meant and log.state.role in LEADING:
+                return CurrentLeader(0, log.leader_epoch, "127.0.0.1", self.port, None)
+        return self.leaders.get(partition_id)
 
     def _services(self, **parts: Any) -> Services:
         """Return the services that these APIs use, with `parts`. Other services are missing."""
@@ -100,7 +118,8 @@ class SmallBroker:
         topic_id = uuid4()
         for partition_id in range(partition_count):
             log = self.logs.create(name, topic_id, partition_id, LogOptions(**options))
-            log.be_alone(self.leader_epoch)
+            if not self.is_member:
+                log.be_alone(self.leader_epoch)
             log.open()
         return topic_id.bytes
 

@@ -82,6 +82,8 @@ cdef void take_over(fetch_entry_t *first, fetch_entry_t *again) noexcept nogil:
     """
     first.current_leader_epoch = again.current_leader_epoch
     first.offset = again.offset
+    first.last_fetched_epoch = again.last_fetched_epoch
+    first.follower_start = again.follower_start
     first.max_bytes = again.max_bytes
     if again.partition != NULL:
         partition_unref(again.partition)
@@ -153,6 +155,8 @@ cdef int update_session(fetch_t *f, fetch_session_t *session, reader_t forgotten
         cached.max_bytes = e.max_bytes
         cached.offset = e.offset
         cached.leader_epoch = e.current_leader_epoch
+        cached.last_fetched_epoch = e.last_fetched_epoch
+        cached.follower_start = e.follower_start
     topic_count = read_array_count(&forgotten, flexible, 3)
     while topic_count > 0:
         topic_count -= 1
@@ -184,6 +188,8 @@ cdef bint take_entries(fetch_t *f, fetch_session_t *session, PartitionTable part
         e.partition_id = cached.partition_id
         e.current_leader_epoch = cached.leader_epoch
         e.offset = cached.offset
+        e.last_fetched_epoch = cached.last_fetched_epoch
+        e.follower_start = cached.follower_start
         e.max_bytes = cached.max_bytes
         e.cached = place
         if cached.partition != NULL and atomic_load_i32(&cached.partition.state) == PARTITION_DELETED:

@@ -55,6 +55,13 @@ ctypedef struct fetch_entry_t:
     int32_t partition_id
     int32_t current_leader_epoch # as the client knows it; -1: not given
     int32_t max_bytes
+    int32_t last_fetched_epoch   # of the record before `offset`; -1: not given
+    int32_t preferred            # the replica that the client is to fetch from instead (KIP-392); -1: none
+    int32_t diverging_epoch      # fetch_position_t's, by the last look
+    int64_t diverging_end
+    int64_t follower_start       # log start offset of a follower
+    int32_t leader_id            # the current leader, for an answer that names it; -1: not known
+    int32_t leader_epoch
     int32_t cached               # the place in the session's `cached`; -1: none
     int32_t next                 # index of the entry that follows in the response; -1: the last
     int8_t unknown               # KNOWN, UNKNOWN_ID or UNKNOWN_PARTITION; unknown entries come last in the response
@@ -79,12 +86,16 @@ ctypedef struct fetch_t:
     int8_t isolation             # READ_*, as in the request
     int8_t until                 # TO_*: how far it may read
     int8_t context               # CONTEXT_*
+    int8_t noted                 # the followers' fetch was noted by a look
     int32_t replica_id           # -1: a consumer
+    int64_t replica_epoch        # the follower's broker epoch; -1: not given
     int32_t max_wait_ms
     int32_t min_bytes
     int32_t max_bytes
     int32_t session_id
     int32_t session_epoch
+    const uint8_t *rack          # of the client, borrowed from the frame
+    int32_t rack_size
     int16_t session_error        # the error code of CONTEXT_ERROR
     uint32_t session_shape       # fetch_session_t.shape when the entries were taken from the session
     fetch_session_t *session     # a reference; with CONTEXT_INCREMENTAL only

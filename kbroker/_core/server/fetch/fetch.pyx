@@ -8,13 +8,13 @@ v5  log start offset (KIP-107)
 v7  sessions (KIP-227)
 v9  current leader epoch (KIP-320)
 v11 rack, preferred read replica (KIP-392)
-v12 flexible, last fetched epoch (KIP-595)
+v12 flexible, last fetched epoch, diverging epoch (KIP-595)
 v13 topics by id (KIP-516)
 v15 replica id in a tagged field (KIP-903)
 v16 leader and its endpoint on errors (KIP-951)
 v17 replica directory id (KIP-858)
 
-Left out: rack and preferred read replica (there is one replica), last fetched epoch (only followers send it).
+Followers fetch too: they read up to the log end, and their fetches move the high watermark (log/replicas.pxd).
 
 A look at a fetch (look.pyx) finds what can be sent of every partition without copying a byte. The fetch is answered
 when the look finds enough bytes, an error, or no reason to wait; otherwise it is parked.
@@ -26,14 +26,15 @@ struct. A handler gives the struct back with the slot (`slot_t.fetch`), but may 
 from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport MAIL_FETCH
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
 from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
 from kbroker._core.log.partition cimport (
-    NEEDS_HANDLER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref, partition_unref,
+    NEEDS_HANDLER, ROLE_LEADER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref,
+    partition_unref,
 )
 from kbroker._core.server.connection cimport (
     SLOT_CLOSE, SLOT_PARKED, SLOT_READY, TIMER_FETCH, conn_close, conn_t, parked_t, request_t, slot_begin_response,
@@ -47,6 +48,7 @@ from kbroker._core.server.fetch.sessions cimport (
     SESSION_PARTITIONS, FetchSessions, cached_partition_t, fetch_session_t, may_be_cached, next_epoch, session_add,
     session_list, session_move_last, session_new, session_touch, session_unref, sessions_abandon,
 )
+from kbroker._core.server.peer cimport connection_of
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, FETCH_ZSTD_FROM, READ_COMMITTED, READ_UNCOMMITTED
 from kbroker._core.wire.cursor cimport reader_t
@@ -55,6 +57,10 @@ from kbroker._core.wire.error_codes cimport (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker._core.wire.layout cimport CODEC_ZSTD
+
+import logging
+
+logger = logging.getLogger("kbroker.server")
 
 cdef enum:
     FEW_ENTRIES = 16             # entries; a parked fetch with room for so few is not shrunk
@@ -100,7 +106,7 @@ cdef inline bint note_change(fetch_entry_t *e, cached_partition_t *cached) noexc
     After an error the session notes a high watermark of -1, so that the partition is named again when the error is
     gone.
     """
-    cdef bint changed = e.read.segment != NULL
+    cdef bint changed = e.read.segment != NULL or e.diverging_epoch >= 0 or e.preferred >= 0
     if cached.high_watermark != e.read.high_watermark:
         cached.high_watermark = e.read.high_watermark
         changed = True
@@ -180,6 +186,8 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         cached.id_known = e.unknown != UNKNOWN_ID
         cached.max_bytes = e.max_bytes
         cached.offset = e.offset
+        cached.last_fetched_epoch = e.last_fetched_epoch
+        cached.follower_start = e.follower_start
         cached.leader_epoch = e.current_leader_epoch
         cached.high_watermark = e.read.high_watermark
         cached.log_start_offset = e.read.log_start_offset
@@ -387,6 +395,28 @@ cdef void give_up(fetch_t *f) noexcept nogil:
         mutex_unlock(&f.session.lock)
     fetch_free(f)
 
+cdef inline bint may_be_redirected(const fetch_t *f) noexcept nogil:
+    """Return whether a consumer has named another rack than this broker's, and there are others to fetch from."""
+    return (f.cache.redirects and f.rack_size and f.replica_id < 0
+            and not (f.rack_size == f.cache.rack_size and memcmp(f.rack, f.cache.rack, <size_t>f.rack_size) == 0))
+
+cdef void redirect(Serving serving, fetch_t *f, conn_t *conn) noexcept with gil:
+    """Find the replicas that a consumer is to fetch from instead of this broker (KIP-392)."""
+    cdef fetch_entry_t *e
+    cdef int32_t i
+    try:
+        connection = <object>f.peer if f.peer != NULL else connection_of(serving, conn)
+        rack = f.rack[:f.rack_size].decode("utf-8", "replace")
+        for i in range(f.entry_count):
+            e = &f.entries[i]
+            if e.partition != NULL and atomic_load_i32(&e.partition.role) == ROLE_LEADER:
+                topic = e.partition.topic[:e.partition.topic_size].decode()
+                e.preferred = serving.fetch_sessions.read_replica_of(
+                    connection, topic, e.partition_id, rack, e.offset
+                )
+    except Exception:
+        logger.exception("no replica can be chosen for a consumer")
+
 cdef int fetch(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
     cdef int64_t now_ms = serving.p.now_ns // 1000000
     cdef fetch_t *f = NULL
@@ -397,6 +427,8 @@ cdef int fetch(Serving serving, conn_t *conn, request_t *request) noexcept nogil
     outcome = begin(serving, request, conn.id, conn.token, now_ms, False, &f)
     if outcome:
         return outcome
+    if may_be_redirected(f):
+        redirect(serving, f, conn)
     outcome = look_and_wait(f, False) if f.entry_count <= SERVED_AT_ONCE else NEEDS_HANDLER
     if outcome == NEEDS_HANDLER:
         give_up(f)
@@ -506,6 +538,8 @@ cdef int32_t fetch_elsewhere(Serving serving, slot_t *slot, request_t *request, 
     f.parked.slot = slot
     f.away = True
     f.peer = peer
+    if may_be_redirected(f):
+        redirect(serving, f, NULL)
     slot_begin_response(slot, request)
     if f.session != NULL:
         go_on_with_session(f, now_ms)

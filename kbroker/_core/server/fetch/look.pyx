@@ -2,10 +2,16 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
-from kbroker._core.log.partition cimport NEEDS_HANDLER, partition_visible_end
+from kbroker._core.log.partition cimport (
+    NEED_OPEN, NEEDS_HANDLER, ROLE_ALONE, ROLE_FOLLOWER, ROLE_STOPPED, meet_need, need_t, partition_t,
+    partition_visible_end, refusal,
+)
 from kbroker._core.log.position cimport partition_read, patience_t
+from kbroker._core.log.replicas cimport fetch_position_t, replicas_check_position, replicas_serve
 from kbroker._core.server.fetch.fetch cimport ELSEWHERE, fetch_entry_t, fetch_t
+from kbroker._core.wire.apis cimport FETCH_FOLLOWERS_FROM
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
@@ -25,19 +31,72 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
     cdef int64_t limit = min(<int64_t>e.max_bytes, left)
     cdef int32_t leader_epoch
     cdef int code
+    e.diverging_epoch = -1
     if e.current_leader_epoch >= 0:
         leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
         if e.current_leader_epoch < leader_epoch:
             return FENCED_LEADER_EPOCH
         if e.current_leader_epoch > leader_epoch:
             return UNKNOWN_LEADER_EPOCH
-    if f.replica_id >= 0:
-        # The fetch is from a follower, which is not among the partition's replicas.
-        return NOT_LEADER_OR_FOLLOWER if e.current_leader_epoch < 0 else UNKNOWN_LEADER_EPOCH
+    if atomic_load_i32(&e.partition.role) != ROLE_ALONE or f.replica_id >= 0 or e.last_fetched_epoch >= 0:
+        code = read_as_replica(f, e, patience.may_block)
+        if code:
+            return code
+        if e.diverging_epoch >= 0:
+            limit = 0            # no records; only the offsets of the log are read
+            at_least_one = False
     e.visible_end = partition_visible_end(e.partition, f.until)
     code = partition_read(e.partition, e.offset, max(limit, 0), at_least_one, f.until, patience, &e.read)
+    if e.diverging_epoch >= 0:
+        return 0                 # its offset need not be in this log
     if code == 0 and e.read.segment != NULL and limit < 0:
         return UNKNOWN_SERVER_ERROR      # Kafka's log answers a negative size so
+    return code
+
+
+cdef int read_offsets(fetch_t *f, fetch_entry_t *e, patience_t *patience) noexcept nogil:
+    """Read only the log's offsets, for a client that is to fetch from another replica."""
+    cdef int32_t leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
+    if 0 <= e.current_leader_epoch < leader_epoch:
+        return FENCED_LEADER_EPOCH
+    if e.current_leader_epoch > leader_epoch:
+        return UNKNOWN_LEADER_EPOCH
+    partition_read(e.partition, e.offset, 0, False, f.until, patience, &e.read)
+    return 0
+
+
+cdef int read_as_replica(fetch_t *f, fetch_entry_t *e, bint may_block) noexcept nogil:
+    """Do what comes before the read of a cluster's partition: role, follower, last fetched epoch.
+
+    Returns 0 or an error code; NEEDS_HANDLER, without `may_block` only: the log is closed.
+    """
+    cdef partition_t *p = e.partition
+    cdef fetch_position_t at
+    cdef need_t need
+    cdef int32_t role = atomic_load_i32(&p.role)
+    cdef int code
+    at.diverging_epoch = at.diverging_end = -1
+    if role == ROLE_STOPPED or (role == ROLE_FOLLOWER and (f.replica_id >= 0 or f.version < FETCH_FOLLOWERS_FROM)):
+        return NOT_LEADER_OR_FOLLOWER
+    code = refusal(p)
+    if code == NEEDS_HANDLER and may_block:
+        need.kind = NEED_OPEN
+        need.base_offset = -1
+        code = meet_need(p, &need)
+    if code:
+        return code
+    at.offset = e.offset
+    at.last_fetched_epoch = e.last_fetched_epoch
+    if f.replica_id < 0:
+        code = replicas_check_position(p, &at)
+    elif role == ROLE_ALONE:
+        code = UNKNOWN_LEADER_EPOCH      # it has no followers
+    else:
+        code = replicas_serve(p, f.replica_id, f.replica_epoch, &at, e.follower_start, monotonic_ms(), not f.noted)
+    e.diverging_epoch = at.diverging_epoch
+    e.diverging_end = at.diverging_end
+    if code == UNKNOWN_LEADER_EPOCH and e.current_leader_epoch < 0:
+        return NOT_LEADER_OR_FOLLOWER    # its sender is too old to know the other error
     return code
 
 
@@ -61,6 +120,10 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
         if e.unknown == ELSEWHERE:
             f.answer_now = interesting = True
             continue
+        if e.preferred >= 0:
+            f.answer_now = interesting = True
+            e.error = <int16_t>read_offsets(f, e, &patience)
+            continue
         if e.unknown:
             unknown += 1
             continue
@@ -73,6 +136,8 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
         if code != 0:
             drop_read(e)
             f.answer_now = True
+        elif e.diverging_epoch >= 0:
+            f.answer_now = True
         elif e.read.segment != NULL:
             at_least_one = False
             f.bytes_ready += e.read.size
@@ -82,6 +147,7 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
             left = 0             # the client fetches the others next
             f.answer_now = True
         left = max(left, 0)      # a negative max_bytes is an error of the first partition only, as in Kafka
+    f.noted = True
     if (not interesting or unknown > MOST_UNKNOWN_WAIT
             or f.bytes_ready >= min(f.min_bytes, min(f.max_bytes, f.cache.fetch_max_bytes))):
         f.answer_now = True

@@ -32,6 +32,12 @@ cdef fetch_entry_t *add_entry(fetch_t *f) noexcept nogil:
     grown.error = 0
     grown.unknown = KNOWN
     grown.cached = -1
+    grown.last_fetched_epoch = -1
+    grown.preferred = -1
+    grown.leader_id = -1
+    grown.leader_epoch = -1
+    grown.diverging_epoch = -1
+    grown.follower_start = -1
     return grown
 
 cdef bint read_topic(reader_t *r, bint flexible, bint by_id, const uint8_t **topic, int32_t *topic_size) noexcept nogil:
@@ -76,9 +82,9 @@ cdef bint parse_topics(fetch_t *f, reader_t *r, bint flexible) noexcept nogil:
             e.current_leader_epoch = read_i32(r) if f.version >= 9 else -1
             e.offset = read_i64(r)
             if f.version >= 12:
-                read_i32(r)      # last fetched epoch
+                e.last_fetched_epoch = read_i32(r)
             if f.version >= 5:
-                read_i64(r)      # log start offset of a follower
+                e.follower_start = read_i64(r)
             e.max_bytes = read_i32(r)
             if flexible:
                 skip_tags(r)
@@ -124,7 +130,7 @@ cdef void parse_tags(fetch_t *f, reader_t *r) noexcept nogil:
         tag = read_tag(r, &state)
         if tag == 1 and f.version >= 15 and not r.failed:
             f.replica_id = read_i32(&state)
-            read_i64(&state)     # replica epoch
+            f.replica_epoch = read_i64(&state)
             skip_tags(&state)
             if state.failed or reader_left(&state):
                 r.failed = True
@@ -133,6 +139,7 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
     cdef reader_t r = request.body
     cdef bint flexible = f.version >= 12
     f.replica_id = read_i32(&r) if f.version < 15 else -1
+    f.replica_epoch = -1
     f.max_wait_ms = read_i32(&r)
     f.min_bytes = read_i32(&r)
     f.max_bytes = read_i32(&r) if f.version >= 3 else INT32_MAX
@@ -151,14 +158,12 @@ cdef bint parse_request(fetch_t *f, request_t *request, reader_t *forgotten) noe
     if f.version >= 7 and not parse_forgotten(f, &r, flexible):
         return False
     if f.version >= 11:
-        parse_rack(&r, flexible)
+        f.rack = read_string(&r, flexible, &f.rack_size)
+        if f.rack == NULL:
+            return False
     if flexible:
         parse_tags(f, &r)
     f.until = TO_LOG_END if f.replica_id >= 0 else TO_LAST_STABLE if f.isolation == READ_COMMITTED \
         else TO_HIGH_WATERMARK
     return not r.failed     # bytes after the message are ignored, as in Apache Kafka
 
-cdef inline void parse_rack(reader_t *r, bint flexible) noexcept nogil:
-    cdef int32_t size = 0
-    if read_string(r, flexible, &size) == NULL:
-        r.failed = True

@@ -5,16 +5,15 @@ import logging
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
-from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i32
+from kbroker._core.base.sync cimport atomic_add_i64
 from kbroker._core.log.partition cimport TO_LAST_STABLE
 from kbroker._core.server.connection cimport conn_t, slot_splice, slot_t
 from kbroker._core.server.counters cimport count_error
 from kbroker._core.server.fetch.fetch cimport CONTEXT_REFUSED, ELSEWHERE, fetch_entry_t, fetch_t
 from kbroker._core.server.fetch.messages cimport write_messages
-from kbroker._core.server.fetch.sessions cimport FetchSessions
-from kbroker._core.server.peer cimport connection_of
+from kbroker._core.server.leaders cimport LEADER_SIZE, find_leader, write_endpoints
 from kbroker._core.server.serving cimport Serving
-from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM
+from kbroker._core.wire.apis cimport FETCH_BATCHES_FROM, FETCH_LEADERS_FROM
 from kbroker._core.wire.cursor cimport (
     store_u32, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint, writer_free,
     writer_init, writer_t,
@@ -33,32 +32,25 @@ cdef inline bint follows_of_topic(fetch_t *f, fetch_entry_t *a, fetch_entry_t *b
 
 cdef inline bint names_leader(fetch_t *f, fetch_entry_t *e) noexcept nogil:
     """Return whether the response names the current leader of the partition (KIP-951)."""
-    return (f.version >= 16 and e.partition != NULL
-            and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER))
+    return f.version >= FETCH_LEADERS_FROM and (e.error == FENCED_LEADER_EPOCH or e.error == NOT_LEADER_OR_FOLLOWER)
 
-cdef int32_t write_own_endpoint(Serving serving, fetch_t *f, conn_t *conn, writer_t *w) noexcept with gil:
-    """Write an entry of node_endpoints: this broker, as the peer reaches it. Return the node id, -1: not known."""
-    cdef FetchSessions sessions = serving.fetch_sessions
-    cdef bytes host
-    cdef bytes rack
+cdef void find_leaders(Serving serving, fetch_t *f, conn_t *conn, int32_t first, writer_t *endpoints) noexcept with gil:
+    """Find the leaders that the response names, and write their endpoints: node_endpoints."""
+    cdef fetch_entry_t *e
+    cdef dict nodes = {}
     try:
-        if sessions.endpoint_of is None:
-            return -1
-        endpoint = sessions.endpoint_of(<object>f.peer if f.peer != NULL else connection_of(serving, conn))
-        host = endpoint[1].encode()
-        write_i32(w, endpoint[0])
-        write_string(w, <const char *>host, <int32_t>len(host), True)
-        write_i32(w, endpoint[2])
-        if endpoint[3] is None:
-            write_string(w, NULL, -1, True)
-        else:
-            rack = endpoint[3].encode()
-            write_string(w, <const char *>rack, <int32_t>len(rack), True)
-        write_uvarint(w, 0)
-        return -1 if w.failed else endpoint[0]
+        while first >= 0:
+            e = &f.entries[first]
+            first = e.next
+            if names_leader(f, e):
+                leader = find_leader(serving, f.peer, conn, None, e.topic_id[:16], e.partition_id, nodes)
+                if leader is not None:
+                    e.leader_id = leader.node_id
+                    e.leader_epoch = leader.leader_epoch
+        if nodes:
+            write_endpoints(endpoints, nodes)
     except Exception:
-        logger.exception("nobody can tell how this broker is reached")
-        return -1
+        logger.exception("nobody can tell who leads a partition")
 
 cdef void write_aborted(writer_t *w, const fetch_entry_t *e, bint flexible) noexcept nogil:
     cdef int32_t i
@@ -69,7 +61,7 @@ cdef void write_aborted(writer_t *w, const fetch_entry_t *e, bint flexible) noex
         if flexible:
             write_uvarint(w, 0)
 
-cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t *slot, int32_t node_id) noexcept nogil:
+cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t *slot) noexcept nogil:
     cdef writer_t *w = &slot.out
     cdef bint flexible = f.version >= 12
     cdef int64_t size = e.read.size if e.read.segment != NULL else 0
@@ -93,7 +85,7 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
         if e.error:
             e.read.high_watermark = -1
             w.size = start
-            write_partition(serving, f, e, slot, node_id)
+            write_partition(serving, f, e, slot)
         elif not w.failed:
             store_u32(w.data + at, <uint32_t>(w.size - at - 4))
             atomic_add_i64(&e.partition.bytes_out, <int64_t>(w.size - at - 4))
@@ -107,7 +99,7 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
         is_null = (not e.unknown or e.unknown == ELSEWHERE) and error != UNSUPPORTED_COMPRESSION_TYPE
         write_array_count(w, -1 if is_null else 0, flexible)
     if f.version >= 11:
-        write_i32(w, -1)         # preferred read replica
+        write_i32(w, e.preferred)
     if f.context == CONTEXT_REFUSED or error == UNSUPPORTED_COMPRESSION_TYPE:
         size = -1                # null
     if flexible:
@@ -119,21 +111,30 @@ cdef void write_partition(Serving serving, fetch_t *f, fetch_entry_t *e, slot_t 
         if slot_splice(slot, e.read.segment, e.read.position, size) < 0:
             w.failed = True
         e.read.segment = NULL
-    if not flexible:
-        return
-    if node_id >= 0 and names_leader(f, e):
+    if flexible:
+        write_tags(w, e)
+
+cdef inline void write_tags(writer_t *w, const fetch_entry_t *e) noexcept nogil:
+    """Write the tagged fields of a partition: 0 diverging epoch (KIP-595), 1 current leader (KIP-951)."""
+    write_uvarint(w, (e.diverging_epoch >= 0) + (e.leader_id >= 0))
+    if e.diverging_epoch >= 0:
+        write_uvarint(w, 0)
+        write_uvarint(w, 13)
+        write_i32(w, e.diverging_epoch)
+        write_i64(w, e.diverging_end)
+        write_uvarint(w, 0)
+    if e.leader_id >= 0:
         write_uvarint(w, 1)
-        write_uvarint(w, 1)      # current leader
-        write_uvarint(w, 9)
-        write_i32(w, node_id)
-        write_i32(w, atomic_load_i32(&e.partition.leader_epoch))
-    write_uvarint(w, 0)          # no more tagged fields
+        write_uvarint(w, LEADER_SIZE)
+        write_i32(w, e.leader_id)
+        write_i32(w, e.leader_epoch)
+        write_uvarint(w, 0)
 
 cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t first, int16_t error,
                          int32_t session_id) noexcept nogil:
     cdef writer_t *w = &slot.out
-    cdef writer_t endpoint
-    cdef int32_t node_id = -1
+    cdef writer_t endpoints
+    cdef bint has_leaders = False
     cdef bint flexible = f.version >= 12
     cdef int32_t topic_count = 0
     cdef int32_t partition_count
@@ -147,14 +148,15 @@ cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t firs
     if f.version >= 7:
         write_i16(w, error)
         write_i32(w, session_id)
-    writer_init(&endpoint)
+    writer_init(&endpoints)
     while i >= 0:
         e = &f.entries[i]
         i = e.next
-        if endpoint.size == 0 and names_leader(f, e):
-            node_id = write_own_endpoint(serving, f, slot.conn, &endpoint)
+        has_leaders |= names_leader(f, e)
         if i < 0 or not follows_of_topic(f, e, &f.entries[i]):
             topic_count += 1
+    if has_leaders:
+        find_leaders(serving, f, slot.conn, first, &endpoints)
     write_array_count(w, topic_count, flexible)
     i = first
     while i >= 0:
@@ -170,16 +172,15 @@ cdef void write_response(Serving serving, fetch_t *f, slot_t *slot, int32_t firs
             k = f.entries[k].next
         write_array_count(w, partition_count, flexible)
         while i != k:
-            write_partition(serving, f, &f.entries[i], slot, node_id)
+            write_partition(serving, f, &f.entries[i], slot)
             i = f.entries[i].next
         if flexible:
             write_uvarint(w, 0)
-    if node_id >= 0:
+    if endpoints.size and not endpoints.failed:
         write_uvarint(w, 1)
-        write_uvarint(w, 0)      # node endpoints, one of them
-        write_uvarint(w, <uint32_t>endpoint.size + 1)
-        write_array_count(w, 1, True)
-        write_raw(w, endpoint.data, endpoint.size)
+        write_uvarint(w, 0)      # node endpoints
+        write_uvarint(w, <uint32_t>endpoints.size)
+        write_raw(w, endpoints.data, endpoints.size)
     elif flexible:
         write_uvarint(w, 0)
-    writer_free(&endpoint)
+    writer_free(&endpoints)

@@ -30,6 +30,8 @@ ctypedef struct cached_partition_t:
     int32_t max_bytes
     int32_t leader_epoch
     int64_t offset
+    int32_t last_fetched_epoch   # -1: not given
+    int64_t follower_start       # a follower's log start offset
     int64_t high_watermark       # as answered; -1 after an error, so that the next answer names the partition
     int64_t log_start_offset
     uint32_t hash                # of topic and partition
@@ -75,6 +77,9 @@ ctypedef struct session_cache_t:
     int32_t slots                # max.incremental.fetch.session.cache.slots
     int64_t min_eviction_ms
     int32_t fetch_max_bytes      # fetch.max.bytes
+    int32_t redirects            # 1: consumers of other racks may be sent to other replicas (KIP-392)
+    int32_t rack_size
+    const char *rack             # of this broker; borrowed from FetchSessions
     int32_t count                # sessions
     int64_t partition_count      # partitions in all sessions
     int64_t most_partitions      # the limit of partition_count
@@ -126,4 +131,6 @@ cdef void session_move_last(fetch_session_t *session, int32_t place) noexcept no
 cdef class FetchSessions:
     """The cache of fetch sessions, and the settings that all fetches of a broker share."""
     cdef session_cache_t *cache
-    cdef object endpoint_of      # callable(Connection) -> (node id, host, port, rack or None), or None
+    cdef object leader_of        # callable, or None
+    cdef object read_replica_of  # callable, or None
+    cdef bytes rack_name

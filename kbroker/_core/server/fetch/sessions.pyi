@@ -1,6 +1,19 @@
 from collections.abc import Callable
+from typing import Protocol
 
 from kbroker._core.server.peer import Connection
+
+class Leader(Protocol):
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def host(self) -> str | None: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
 
 class FetchSessions:
     def __init__(
@@ -8,7 +21,9 @@ class FetchSessions:
         slots: int = 1000,
         min_eviction_ms: int = 120_000,
         fetch_max_bytes: int = 57_671_680,
-        endpoint_of: Callable[[Connection], tuple[int, str, int, str | None]] | None = None,
+        leader_of: Callable[[Connection, str | None, bytes | None, int], Leader | None] | None = None,
+        read_replica_of: Callable[[Connection, str, int, str, int], int] | None = None,
+        rack: str | None = None,
     ) -> None: ...
     def counts(self) -> tuple[int, int, int]: ...
     @property

@@ -2,6 +2,7 @@
 
 import os
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -135,6 +136,7 @@ cdef int32_t session_add(fetch_session_t *session, const uint8_t *topic, int16_t
     cached.hash = h
     cached.leader_epoch = -1
     cached.offset = -1
+    cached.last_fetched_epoch = -1
     cached.high_watermark = -1
     cached.log_start_offset = -1
     if session.by_id:
@@ -470,17 +472,26 @@ cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil
 cdef class FetchSessions:
 
     def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024,
-                  endpoint_of=None):
+                  leader_of=None, read_replica_of=None, str rack=None):
         """Make an empty cache with `slots` sessions (max.incremental.fetch.session.cache.slots).
 
-        `endpoint_of(connection)` returns how the peer of a connection reaches this broker: (node id, host, port, rack
-        or None). Without it, clients with an old leader epoch are not told the leader.
+        `leader_of(connection, topic, topic_id, partition_id)`, with either topic or topic_id None, returns a Leader:
+        who leads the partition, and how the peer of the connection reaches it; None: it is not known. Without it,
+        clients of another leader are not told the leader.
+        `read_replica_of(connection, topic, partition_id, rack, offset)` returns the node that a consumer in that rack
+        is to fetch from instead of this broker, which is the leader and in `rack`; -1: from this broker (KIP-392).
+        Without it, everybody fetches from the leader.
         """
         cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
         if cache == NULL:
             raise MemoryError
         self.cache = cache
-        self.endpoint_of = endpoint_of
+        self.leader_of = leader_of
+        self.read_replica_of = read_replica_of
+        self.rack_name = rack.encode() if rack is not None else b""
+        cache.rack = PyBytes_AS_STRING(self.rack_name)
+        cache.rack_size = <int32_t>len(self.rack_name)
+        cache.redirects = read_replica_of is not None
         mutex_init(&cache.lock, NULL)
         cache.slots = slots
         cache.min_eviction_ms = min_eviction_ms

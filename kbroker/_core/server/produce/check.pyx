@@ -7,7 +7,9 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from kbroker._core.base.clock cimport wall_ms
-from kbroker._core.log.partition cimport log_options_t
+from kbroker._core.base.sync cimport atomic_load_i32
+from kbroker._core.log.partition cimport ROLE_ALONE, log_options_t
+from kbroker._core.log.replicas cimport replicas_refuse
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.server.serving cimport Serving, report
 from kbroker._core.wire.apis cimport PRODUCE_BATCHES_FROM, PRODUCE_ZSTD_FROM
@@ -161,6 +163,8 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
         refuse(e, INVALID_REQUIRED_ACKS, True)
     elif is_internal(topic, e.topic_size) and not w.internal_allowed:
         refuse(e, INVALID_TOPIC_EXCEPTION, True)
+    elif refused_by_role(w, e):
+        return
     elif e.unconverted:
         e.unchecked = True
     elif e.info.size > e.partition.options.max_message_bytes:
@@ -173,6 +177,17 @@ cdef void check(Serving serving, produce_t *w, entry_t *e, uint8_t *frame) noexc
             e.unchecked = True
         else:
             check_records(e, batch + BATCH_HEADER_SIZE, e.info.size - BATCH_HEADER_SIZE, serving.p.now_ms)
+
+
+cdef inline bint refused_by_role(const produce_t *w, entry_t *e) noexcept nogil:
+    """Refuse an entry that this broker does not lead, or whose in-sync replicas are too few. Return whether it did."""
+    cdef int code
+    if atomic_load_i32(&e.partition.role) == ROLE_ALONE:
+        return False
+    code = replicas_refuse(e.partition, w.acks)
+    if code:
+        refuse(e, <int16_t>code, code == NOT_LEADER_OR_FOLLOWER)
+    return code != 0
 
 
 cdef inline bint must_recompress(entry_t *e) noexcept nogil:

@@ -4,6 +4,7 @@ All batches are checked before any is appended. What needs neither blocking nor 
 processor, in one call. Otherwise a request handler thread goes on where the processor stopped.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker._core.server.connection cimport conn_t, request_t, slot_t
@@ -23,7 +24,8 @@ cdef object produce_asked(produce_t *work, uint8_t *frame)
 # `codes` None: there is no answer, refuse them all.
 cdef int produce_answered(produce_t *work, object codes) except -1
 # On a thread that may block: append and answer the rest of `work`, and free it. Fills the slot and returns what becomes
-# of it (SLOT_*).
-cdef int32_t produce_run(Serving serving, slot_t *slot, produce_t *work, uint8_t *frame) noexcept nogil
+# of it (SLOT_*). `peer` is the Connection.
+cdef int32_t produce_run(Serving serving, slot_t *slot, produce_t *work, uint8_t *frame,
+                         PyObject *peer) noexcept nogil
 # Free `work` instead of produce_run.
 cdef void produce_discard(produce_t *work) noexcept nogil

@@ -13,7 +13,7 @@
 v7  zstd (KIP-110)
 v8  which records are wrong (KIP-467)
 v9  flexible
-v10 current leader in tagged fields (KIP-951); not written, because there is only one leader
+v10 current leader in tagged fields, and its endpoint (KIP-951)
 v11, v12 the same layout (KIP-890)
 
 What is refused follows Apache Kafka 3.9 (KafkaApis, ReplicaManager, UnifiedLog). Left out: quotas.
@@ -22,6 +22,7 @@ The first batch of a transaction in a partition is appended only after the trans
 the partition belongs to the transaction or, from v12 on, has added it (KIP-890). A handler asks the coordinator.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
@@ -35,10 +36,10 @@ from kbroker._core.log.partition cimport NEEDS_HANDLER, NEEDS_VERIFICATION, part
 from kbroker._core.log.producers cimport FROM_CLIENT
 from kbroker._core.log.verifications cimport NO_GUARD
 from kbroker._core.server.connection cimport (
-    begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
+    acks_timer, begin_response, conn_t, request_t, slot_begin_response, slot_new, slot_settle, slot_t,
 )
 from kbroker._core.server.produce.check cimport produce_check, produce_check_rest
-from kbroker._core.server.produce.response cimport produce_response
+from kbroker._core.server.produce.response cimport produce_patch, produce_response
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, must_wait, produce_t, refuse
 from kbroker._core.server.serving cimport Serving
 from kbroker._core.wire.apis cimport PRODUCE_ADDS_FROM, PRODUCE_BATCHES_FROM
@@ -105,6 +106,7 @@ cdef entry_t *add_entry(produce_t *w) noexcept nogil:
     e.before_append = False
     e.unverified = False
     e.guard = NO_GUARD
+    e.leader_id = -1
     return e
 
 
@@ -284,6 +286,14 @@ cdef bint await_acks(slot_t *slot) noexcept nogil:
     return atomic_add_i32(&slot.pending, -1) != 0
 
 
+cdef inline bint waits_for_replicas(const slot_t *slot) noexcept nogil:
+    cdef int32_t i
+    for i in range(slot.waiter_count):
+        if slot.waiters[i].for_replicas:
+            return True
+    return False
+
+
 cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nogil:
     cdef produce_t *w = serving.spare
     cdef uint8_t *frame = <uint8_t *>request.frame
@@ -311,12 +321,15 @@ cdef int produce(Serving serving, conn_t *conn, request_t *request) noexcept nog
         recycle(w)
         return -1
     slot_begin_response(slot, request)
-    outcome = produce_response(serving, slot, w, frame, waiting)
+    outcome = produce_response(serving, slot, w, frame, waiting, NULL)
     slot.outcome = outcome
     if slot.waiter_count:
         slot.outstanding = 1
         if not await_acks(slot):
             slot.outstanding = 0
+            produce_patch(serving, slot)
+        elif waits_for_replicas(slot):
+            acks_timer(slot, w.timeout_ms)
     recycle(w)
     if slot.outstanding == 0:
         slot_settle(slot, outcome)
@@ -329,12 +342,14 @@ cdef bint produce_check_blocking(Serving serving, produce_t *w, uint8_t *frame) 
     return w.transactional_id_at >= 0 and begin_verification(w)
 
 
-cdef int32_t produce_run(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame) noexcept nogil:
+cdef int32_t produce_run(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, PyObject *peer) noexcept nogil:
     cdef int32_t outcome
     append_all(w, frame, wall_ms(), True)
     begin_response(slot, w.flexible)
-    outcome = produce_response(serving, slot, w, frame, count_waiting(w))
+    outcome = produce_response(serving, slot, w, frame, count_waiting(w), peer)
     if slot.waiter_count:
+        if waits_for_replicas(slot):
+            slot.acks_timeout_ms = max(w.timeout_ms, 0)
         atomic_add_i32(&slot.outstanding, 1)
         if not await_acks(slot):
             atomic_add_i32(&slot.outstanding, -1)

@@ -1,22 +1,37 @@
 """Writes a Produce response; see response.pxd. The layout of each version is in produce.pyx."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 from libc.string cimport strlen
 
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
-from kbroker._core.log.partition cimport ack_waiter_t
-from kbroker._core.server.connection cimport SLOT_CLOSE, SLOT_READY, SLOT_SILENT, slot_t
+from kbroker._core.log.partition cimport ack_waiter_t, partition_t
+from kbroker._core.server.connection cimport (
+    SLOT_CLOSE, SLOT_READY, SLOT_SILENT, slot_done, slot_mail_came, slot_t,
+)
 from kbroker._core.server.counters cimport count_error
-from kbroker._core.wire.apis cimport API_PRODUCE
+from kbroker._core.server.leaders cimport LEADER_SIZE, find_leader, write_endpoints
 from kbroker._core.server.produce.work cimport entry_t, must_wait, produce_t
 from kbroker._core.server.serving cimport Serving
+from kbroker._core.wire.apis cimport API_PRODUCE, PRODUCE_LEADERS_FROM
 from kbroker._core.wire.cursor cimport (
-    write_array_count, write_i16, write_i32, write_i64, write_string, write_uvarint, writer_t,
+    store_u16, store_u64, write_array_count, write_i16, write_i32, write_i64, write_raw, write_string, write_uvarint,
+    writer_free, writer_init, writer_t,
 )
 from kbroker._core.wire.error_codes cimport (
-    CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR,
+    CORRUPT_MESSAGE, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER, INVALID_TIMESTAMP,
+    INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT,
 )
+
+import logging
+
+logger = logging.getLogger("kbroker.server")
+
+cdef enum:
+    # Bytes from the error code of an appended partition to its tagged fields, from version 9 on: error code, base
+    # offset, append time, log start offset, no wrong records, no message.
+    TAGS_AFTER_ERROR = 28
 
 cdef const char *refusal_text(int16_t error) noexcept nogil:
     return b"the timestamp is out of the topic's bounds" if error == INVALID_TIMESTAMP \
@@ -74,8 +89,45 @@ cdef int32_t write_partition(slot_t *slot, produce_t *w, entry_t *e) noexcept no
     if w.version >= 8:
         write_errors(out, w, e)
     if w.flexible:
-        write_uvarint(out, 0)
+        write_uvarint(out, e.leader_id >= 0)
+        if e.leader_id >= 0:
+            write_leader(out, e.leader_id, e.leader_epoch)
     return error_at
+
+
+cdef inline void write_leader(writer_t *out, int32_t leader_id, int32_t leader_epoch) noexcept nogil:
+    """Write tagged field 0 of a partition, its current leader, without the count of fields."""
+    write_uvarint(out, 0)
+    write_uvarint(out, LEADER_SIZE)
+    write_i32(out, leader_id)
+    write_i32(out, leader_epoch)
+    write_uvarint(out, 0)
+
+
+cdef inline bint names_leader(const produce_t *w, const entry_t *e) noexcept nogil:
+    """Return whether the response names the current leader of the partition (KIP-951)."""
+    return e.error == NOT_LEADER_OR_FOLLOWER and w.version >= PRODUCE_LEADERS_FROM
+
+
+cdef void find_leaders(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, PyObject *peer,
+                       writer_t *endpoints) noexcept with gil:
+    """Find the leaders that the response names, and write their endpoints: node_endpoints."""
+    cdef entry_t *e
+    cdef dict nodes = {}
+    cdef int32_t i
+    try:
+        for i in range(w.count):
+            e = &w.entries[i]
+            if names_leader(w, e):
+                topic = (<char *>frame + e.topic_at)[:e.topic_size].decode()
+                leader = find_leader(serving, peer, slot.conn, topic, None, e.partition_id, nodes)
+                if leader is not None:
+                    e.leader_id = leader.node_id
+                    e.leader_epoch = leader.leader_epoch
+        if nodes:
+            write_endpoints(endpoints, nodes)
+    except Exception:
+        logger.exception("nobody can tell who leads a partition")
 
 
 cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
@@ -90,9 +142,11 @@ cdef bint make_waiters(slot_t *slot, int32_t count) noexcept nogil:
     return True
 
 
-cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame,
-                              int32_t waiting) noexcept nogil:
+cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8_t *frame, int32_t waiting,
+                              PyObject *peer) noexcept nogil:
     cdef writer_t *out = &slot.out
+    cdef writer_t endpoints
+    cdef bint has_leaders = False
     cdef ack_waiter_t *waiter
     cdef int32_t topic_count = 0
     cdef int32_t error_at
@@ -105,10 +159,14 @@ cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8
         if e.error:
             count_error(&serving.p.counters[API_PRODUCE], e.error)
             failed = True
+            has_leaders |= names_leader(w, e)
     if w.acks == 0:
         return SLOT_CLOSE if failed else SLOT_SILENT
     if waiting and not make_waiters(slot, waiting):
         return SLOT_CLOSE
+    writer_init(&endpoints)
+    if has_leaders:
+        find_leaders(serving, slot, w, frame, peer, &endpoints)
     write_array_count(out, topic_count, w.flexible)
     for i in range(w.count):
         e = &w.entries[i]
@@ -134,6 +192,91 @@ cdef int32_t produce_response(Serving serving, slot_t *slot, produce_t *w, uint8
         write_uvarint(out, 0)
     if w.version >= 1:
         write_i32(out, 0)
+    slot.names_endpoints = endpoints.size != 0
     if w.flexible:
-        write_uvarint(out, 0)
+        write_endpoints_tag(out, &endpoints)
+    writer_free(&endpoints)
     return SLOT_READY
+
+
+cdef void write_endpoints_tag(writer_t *out, const writer_t *endpoints) noexcept nogil:
+    """Write the tagged fields of the response: 0, the endpoints of the leaders that it names."""
+    if endpoints.size == 0 or endpoints.failed:
+        write_uvarint(out, 0)
+        return
+    write_uvarint(out, 1)
+    write_uvarint(out, 0)
+    write_uvarint(out, <uint32_t>endpoints.size)
+    write_raw(out, endpoints.data, endpoints.size)
+
+
+cdef void slot_is_answered(Serving serving, slot_t *slot, bint from_handler) noexcept nogil:
+    if not slot_mail_came(serving.p, slot, from_handler):
+        return
+    if slot.waiter_count:
+        produce_patch(serving, slot)
+    slot_done(serving.p, slot)
+
+
+cdef void produce_patch(Serving serving, slot_t *slot) noexcept nogil:
+    cdef int16_t error
+    cdef int32_t i
+    cdef bint has_leaders = False
+    for i in range(slot.waiter_count):
+        error = slot.waiter_errors[i]
+        if error == 0:
+            continue
+        if slot.conn != NULL:
+            count_error(&serving.p.counters[API_PRODUCE], error)
+        if slot.outcome != SLOT_READY or slot.out.failed:
+            continue
+        store_u16(slot.out.data + slot.waiter_positions[i], <uint16_t>error)
+        if error != REQUEST_TIMED_OUT and error != NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            # The base offset, behind the error code: nobody may rely on it.
+            store_u64(slot.out.data + slot.waiter_positions[i] + 2, <uint64_t>-1)
+        has_leaders |= error == NOT_LEADER_OR_FOLLOWER and slot.api_version >= PRODUCE_LEADERS_FROM
+    if has_leaders and slot.conn != NULL:
+        name_leaders(serving, slot)
+
+
+cdef void name_leaders(Serving serving, slot_t *slot) noexcept with gil:
+    """Name, in a written response, the leaders of the partitions that this broker has stopped leading meanwhile.
+
+    If the response names endpoints already, no more are added: the client finds the others in the metadata.
+    """
+    cdef writer_t out
+    cdef writer_t endpoints
+    cdef partition_t *p
+    cdef dict nodes = {}
+    cdef size_t copied = 0
+    cdef size_t at
+    cdef int32_t i
+    writer_init(&out)
+    writer_init(&endpoints)
+    try:
+        for i in range(slot.waiter_count):
+            if slot.waiter_errors[i] != NOT_LEADER_OR_FOLLOWER:
+                continue
+            p = slot.waiters[i].partition
+            leader = find_leader(serving, NULL, slot.conn, p.topic[:p.topic_size].decode(), None, p.partition_id, nodes)
+            if leader is None:
+                continue
+            at = slot.waiter_positions[i] + TAGS_AFTER_ERROR
+            write_raw(&out, slot.out.data + copied, at - copied)
+            write_uvarint(&out, 1)
+            write_leader(&out, leader.node_id, leader.leader_epoch)
+            copied = at + 1
+        if nodes and not slot.names_endpoints:
+            write_endpoints(&endpoints, nodes)
+            write_raw(&out, slot.out.data + copied, slot.out.size - 1 - copied)
+            write_endpoints_tag(&out, &endpoints)
+        else:
+            write_raw(&out, slot.out.data + copied, slot.out.size - copied)
+        if not out.failed:
+            writer_free(&slot.out)
+            slot.out = out
+            writer_init(&out)
+    except Exception:
+        logger.exception("nobody can tell who leads a partition")
+    writer_free(&endpoints)
+    writer_free(&out)

@@ -19,6 +19,8 @@ ctypedef struct entry_t:
     int8_t unconverted           # it has messages of magic 0 or 1
     int8_t done                  # appended, or refused
     int8_t before_append         # refused at a point where Kafka answers no log start offset
+    int32_t leader_id            # the current leader, for an answer that names it; -1: not known
+    int32_t leader_epoch
     int8_t unverified            # refused because of the answer of the transaction's coordinator
     int64_t guard                # of partition_verify, for the question to the coordinator; NO_GUARD: not asked
     int64_t batch_at             # -1: the records are null

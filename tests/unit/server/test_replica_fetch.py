@@ -1,0 +1,278 @@
+"""Followers fetch over the wire: what they get, and what their fetches make of the leader's high watermark and acks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.records import read_records
+from kbroker.server.handlers.shared.current_leader import CurrentLeader
+from tests.kit.brokers.small import SmallBroker
+from tests.kit.clients.wire import WireClient
+from tests.kit.logs.home import batch_of
+
+EPOCH = 3
+Part = M.FetchRequest.FetchPartition
+VERSIONS = range(18)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SmallBroker]:
+    with SmallBroker(tmp_path, is_member=True, processor_count=2) as started:
+        yield started
+
+
+def led_topic(broker: SmallBroker, in_sync: tuple[int, ...] = (0, 1, 2), **options: Any) -> bytes:
+    """Make a topic "t" with one partition that this broker, 0, leads, with followers 1 and 2; return its id."""
+    topic_id = broker.create_topic("t", 1, **options)
+    broker.log("t", 0).lead(EPOCH, {1: -1, 2: -1}, in_sync)
+    return topic_id
+
+
+def request(version: int, topic_id: bytes, offset: int, *, replica_id: int = 1, **fields: Any) -> M.FetchRequest:
+    """A Fetch of one partition. `fields` are those of the request, or of its partition."""
+    of_request = {key: fields.pop(key) for key in ("max_wait_ms", "session_id", "session_epoch") if key in fields}
+    broker_epoch = fields.pop("broker_epoch", -1)
+    if version < 9:
+        fields.pop("current_leader_epoch", None)
+    part = Part(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, **fields)
+    topic = M.FetchRequest.FetchTopic(partitions=[part])
+    if version >= 13:
+        topic.topic_id = topic_id
+    else:
+        topic.topic = "t"
+    made = M.FetchRequest(topics=[topic], max_bytes=10 << 20, min_bytes=1, **{"max_wait_ms": 0, **of_request})
+    if version >= 15:
+        made.replica_state = M.FetchRequest.ReplicaState(replica_id=replica_id, replica_epoch=broker_epoch)
+    else:
+        made.replica_id = replica_id
+    if version < 7 or "session_epoch" in of_request:
+        return made
+    made.session_epoch = -1
+    return made
+
+
+def fetch(client: WireClient, version: int, *args: Any, **fields: Any) -> Any:
+    answer = client.call(ApiKey.FETCH, version, request(version, *args, **fields))
+    assert answer.error_code == 0
+    return answer.responses[0].partitions[0]
+
+
+def produce(count: int, *, acks: int = -1, timeout_ms: int = 30_000) -> M.ProduceRequest:
+    batch = batch_of([b"%d" % number for number in range(count)])
+    parts = [M.ProduceRequest.PartitionProduceData(index=0, records=batch)]
+    return M.ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms,
+        topic_data=[M.ProduceRequest.TopicProduceData(name="t", partition_data=parts)],
+    )  # fmt: skip
+
+
+def produced(client: WireClient, version: int, correlation_id: int) -> Any:
+    answer = client.receive(ApiKey.PRODUCE, version, correlation_id)
+    return answer.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(broker: SmallBroker, version: int) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+        consumer = fetch(client, max(version, 4), topic_id, 0, replica_id=-1)
+        assert (consumer.records, consumer.high_watermark) == (b"", 0)
+        found = fetch(client, version, topic_id, 0, replica_id=1, current_leader_epoch=EPOCH)
+        assert found.error_code == 0
+        if version >= 4:
+            assert [record.value for record in read_records(found.records)] == [b"a", b"b"]
+        assert log.high_watermark == 0
+        fetch(client, version, topic_id, 2, replica_id=1, current_leader_epoch=EPOCH)
+        assert log.high_watermark == 0
+        found = fetch(client, version, topic_id, 2, replica_id=2, current_leader_epoch=EPOCH)
+        assert log.high_watermark == 2
+        consumer = fetch(client, max(version, 4), topic_id, 0, replica_id=-1)
+        assert [record.value for record in read_records(consumer.records)] == [b"a", b"b"]
+        stranger = fetch(client, version, topic_id, 2, replica_id=9, current_leader_epoch=EPOCH)
+        wanted = ErrorCode.UNKNOWN_LEADER_EPOCH if version >= 9 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert stranger.error_code == wanted
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_an_ack_of_all_waits_for_the_followers_and_others_do_not(broker: SmallBroker, version: int) -> None:
+    topic_id = led_topic(broker)
+    version = max(version, 3)
+    with WireClient("127.0.0.1", broker.port) as producer, WireClient("127.0.0.1", broker.port) as follower:
+        first = producer.send(ApiKey.PRODUCE, version, produce(2))
+        found = fetch(follower, 12, topic_id, 0, replica_id=1, max_wait_ms=5000)
+        assert found.error_code == 0 and found.records
+        assert broker.log("t", 0).high_watermark == 0
+        fetch(follower, 12, topic_id, 2, replica_id=1)
+        fetch(follower, 12, topic_id, 2, replica_id=2)
+        answer = produced(producer, version, first)
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        answer = produced(producer, version, producer.send(ApiKey.PRODUCE, version, produce(1, acks=1)))
+        assert (answer.error_code, answer.base_offset) == (0, 2)
+        assert broker.log("t", 0).high_watermark == 2
+
+
+def test_an_ack_that_comes_too_late_is_a_timeout_and_the_record_stays(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    with WireClient("127.0.0.1", broker.port) as producer, WireClient("127.0.0.1", broker.port) as follower:
+        answer = produced(producer, 9, producer.send(ApiKey.PRODUCE, 9, produce(2, timeout_ms=50)))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        answer = produced(producer, 9, producer.send(ApiKey.PRODUCE, 9, produce(2, timeout_ms=0)))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 2)
+        for node in (1, 2):
+            fetch(follower, 12, topic_id, 4, replica_id=node)
+        assert broker.log("t", 0).high_watermark == 4
+
+
+def test_too_few_in_sync_replicas_refuse_acks_of_all_and_no_others(broker: SmallBroker) -> None:
+    led_topic(broker, in_sync=(0,), min_in_sync=2)
+    with WireClient("127.0.0.1", broker.port) as producer:
+        answer = produced(producer, 9, producer.send(ApiKey.PRODUCE, 9, produce(1)))
+        assert (answer.error_code, answer.log_start_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+        answer = produced(producer, 9, producer.send(ApiKey.PRODUCE, 9, produce(1, acks=1)))
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        assert (broker.log("t", 0).log_end_offset, broker.log("t", 0).high_watermark) == (1, 0)
+
+
+def test_a_leader_that_stops_leading_says_so_and_names_the_new_one(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    broker.leaders[0] = CurrentLeader(7, EPOCH + 1, "elsewhere", 9092, "r")
+    with WireClient("127.0.0.1", broker.port) as producer, WireClient("127.0.0.1", broker.port) as follower:
+        sent = producer.send(ApiKey.PRODUCE, 11, produce(2))
+        assert fetch(follower, 12, topic_id, 0, replica_id=1, max_wait_ms=5000).records
+        waiting = follower.send(ApiKey.FETCH, 17, request(17, topic_id, 2, replica_id=1, max_wait_ms=60_000))
+        while not broker.waiting_fetches("t", 0):
+            pass
+        broker.log("t", 0).follow(EPOCH + 1)
+        for again in (False, True):
+            if again:
+                sent = producer.send(ApiKey.PRODUCE, 11, produce(2))
+            answer = producer.receive(ApiKey.PRODUCE, 11, sent)
+            part = answer.responses[0].partition_responses[0]
+            assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (7, EPOCH + 1)
+            (node,) = answer.node_endpoints
+            assert (node.node_id, node.host, node.port, node.rack) == (7, "elsewhere", 9092, "r")
+        answer = follower.receive(ApiKey.FETCH, 17, waiting)
+        part = answer.responses[0].partitions[0]
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (7, EPOCH + 1)
+        assert answer.node_endpoints[0].host == "elsewhere"
+
+
+def test_a_follower_with_other_records_is_told_where_they_diverge(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.lead(EPOCH + 2, {1: -1, 2: -1}, [0, 1, 2])
+    log.append(batch_of([b"c"]), wait=False)
+
+    def asked(offset: int, epoch: int, replica_id: int = 1) -> Any:
+        return fetch(client, 12, topic_id, offset, last_fetched_epoch=epoch, replica_id=replica_id, max_wait_ms=100)
+
+    with WireClient("127.0.0.1", broker.port) as client:
+        for replica_id in (1, -1):
+            found = asked(3, EPOCH, replica_id)
+            assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, EPOCH, 2)
+            assert not found.records
+            found = asked(2, EPOCH + 1, replica_id)
+            assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (EPOCH, 2)
+            found = asked(5, EPOCH + 2, replica_id)
+            assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (EPOCH + 2, 3)
+            assert asked(0, EPOCH - 1, replica_id).diverging_epoch.end_offset == -1
+            assert asked(1, EPOCH - 1, replica_id).diverging_epoch.end_offset == 0
+            assert asked(3, EPOCH + 3, replica_id).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert all(follower.log_end_offset <= 0 for follower in log.state.followers())
+        assert asked(2, EPOCH).records and asked(3, EPOCH + 2).error_code == 0
+        assert [each.log_end_offset for each in log.state.followers()] == [3, -1]
+
+
+def test_a_session_of_a_follower_keeps_what_it_asked_and_answers_a_changed_high_watermark(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+        first = client.call(ApiKey.FETCH, 17, request(17, topic_id, 0, session_epoch=0, last_fetched_epoch=-1))
+        assert first.session_id and first.responses[0].partitions[0].records
+        moved = request(17, topic_id, 1, session_id=first.session_id, session_epoch=1, last_fetched_epoch=EPOCH)
+        assert client.call(ApiKey.FETCH, 17, moved).responses == []
+        log.state.follower_fetched(2, -1, 1, 0, 1)
+        assert log.high_watermark == 1
+        empty = M.FetchRequest(
+            session_id=first.session_id, session_epoch=2, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20
+        )
+        empty.replica_state = M.FetchRequest.ReplicaState(replica_id=1, replica_epoch=-1)
+        answer = client.call(ApiKey.FETCH, 17, empty)
+        assert answer.responses[0].partitions[0].high_watermark == 1
+        log.lead(EPOCH + 1, {1: -1, 2: -1}, [0, 1, 2])
+        log.append(batch_of([b"b"]), wait=False)
+        log.truncate_to(0)
+        empty.session_epoch = 3
+        answer = client.call(ApiKey.FETCH, 17, empty)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_consumers_of_a_follower_read_to_its_high_watermark_and_older_ones_are_refused(broker: SmallBroker) -> None:
+    topic_id = broker.create_topic("t", 1)
+    log = broker.log("t", 0)
+    with WireClient("127.0.0.1", broker.port) as client, WireClient("127.0.0.1", broker.port) as other:
+        assert fetch(client, 12, topic_id, 0, replica_id=-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        log.follow(EPOCH)
+        batch = bytearray(batch_of([b"a", b"b"]))
+        batch[12:16] = EPOCH.to_bytes(4, "big")
+        assert log.state.append_as_follower(bytes(batch), EPOCH, 0, 0) == 0
+        for version, code in ((10, ErrorCode.NOT_LEADER_OR_FOLLOWER), (11, 0), (17, 0)):
+            found = fetch(client, version, topic_id, 0, replica_id=-1)
+            assert (found.error_code, found.records or b"") == (code, b"")
+        assert fetch(client, 12, topic_id, 0, replica_id=1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        waiting = other.send(ApiKey.FETCH, 12, request(12, topic_id, 0, replica_id=-1, max_wait_ms=60_000))
+        while not broker.waiting_fetches("t", 0):
+            pass
+        assert log.state.append_as_follower(b"", EPOCH, 2, 0) == 0
+        (part,) = other.receive(ApiKey.FETCH, 12, waiting).responses[0].partitions
+        assert [record.value for record in read_records(part.records)] == [b"a", b"b"]
+
+
+def test_partitions_on_other_brokers_have_another_error_than_unknown_ones(broker: SmallBroker) -> None:
+    topic_id = bytes(range(16))
+    broker.logs.partition_table.set_elsewhere("t", topic_id, 1)
+    broker.leaders[0] = CurrentLeader(7, 5, "elsewhere", 9092, None)
+    with WireClient("127.0.0.1", broker.port) as client:
+        for version in range(4, 18):
+            found = fetch(client, version, topic_id, 0, replica_id=-1)
+            assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert found.current_leader.leader_id == 7
+        answer = produced(client, 10, client.send(ApiKey.PRODUCE, 10, produce(1)))
+        assert (answer.error_code, answer.current_leader.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 5)
+        broker.logs.partition_table.forget_elsewhere("t")
+        assert fetch(client, 12, topic_id, 0, replica_id=-1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert fetch(client, 13, topic_id, 0, replica_id=-1).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_consumer_of_another_rack_is_sent_to_the_replica_that_is_chosen_for_it(tmp_path: Path) -> None:
+    asked = []
+
+    def choose(connection: object, topic: str, partition_id: int, rack: str, offset: int) -> int:
+        asked.append((topic, partition_id, rack, offset))
+        return 2 if rack == "b" else -1
+
+    with SmallBroker(tmp_path, is_member=True, read_replica_of=choose, rack="a") as broker:
+        topic_id = led_topic(broker, in_sync=(0,))
+        broker.log("t", 0).append(batch_of([b"a"]), wait=False)
+        with WireClient("127.0.0.1", broker.port) as client:
+            for rack, preferred, has_records in (("b", 2, False), ("c", -1, True), ("a", -1, True), ("", -1, True)):
+                for version in (11, 17):
+                    wanted = request(version, topic_id, 0, replica_id=-1, max_wait_ms=1000)
+                    wanted.rack_id = rack
+                    (part,) = client.call(ApiKey.FETCH, version, wanted).responses[0].partitions
+                    assert (part.preferred_read_replica, bool(part.records)) == (preferred, has_records)
+                    assert part.high_watermark == 1
+            assert asked == [("t", 0, "b", 0)] * 2 + [("t", 0, "c", 0)] * 2
