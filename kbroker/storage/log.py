@@ -484,4 +484,4 @@ class Log(LogReplica):
             elif kind == _BEGIN:
                 self._begin_active_at(base_offset)
             elif kind == _START:
-                self.move_start(min(base_offset, self.state.high_watermark))
+                self.follow_start(base_offset)

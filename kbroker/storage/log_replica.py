@@ -35,6 +35,21 @@ class LogReplica(LogSegments):
         self.open()
         return self.state.newest_epoch
 
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """The leader epochs that the log knows and where each begins, ascending. Opens the log."""
+        self.open()
+        with self._lock:
+            return self._epochs.entries
+
+    def follow_start(self, offset: int) -> None:
+        """Let the log start where its leader's does, but not above the high watermark. Raises StorageFailed."""
+        self.move_start(min(offset, self.state.high_watermark))
+
+    def move_start(self, offset: int) -> bool:
+        """Move the log's start to `offset`. Return whether log-start-offset-checkpoint has to be written."""
+        raise NotImplementedError
+
     def _follow_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that the leader's `epoch` begins at `start_offset`, where the log goes on. `settle_epochs` stores it."""
         if epoch > self._epochs.latest:

@@ -1,0 +1,357 @@
+"""Fetchers, engine and logs together, with a leader in the same thread: whatever the logs were, they become equal."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker._core.client.pump import Pump
+from kbroker._core.replica.fetcher import ReplicaFetcher
+from kbroker.cluster.peers import Answered, AskAnswered, PeerError
+from kbroker.errors import ErrorCode
+from kbroker.model import Endpoint, TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.messages import Message
+from kbroker.replication.fetchers import FetcherOptions, Fetchers, fetcher_of
+from kbroker.storage import file_names
+from kbroker.storage.log import Log
+from kbroker.storage.options import LogOptions
+from tests.kit.brokers.leader import NODE, ReplicaLeader
+from tests.kit.logs.home import LogHome, batch_of
+from tests.kit.logs.quick_disk import memory_directory
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class LeaderPeers:
+    """Peers whose only broker is the leader; it answers ListOffsets, at once or never."""
+
+    def __init__(self, leader: ReplicaLeader):
+        self.leader = leader
+        self.asked: list[tuple[int, int]] = []
+        """Timestamp and leader epoch of each question."""
+        self.error = 0
+        self.is_gone = False
+
+    def ask(
+        self, node_id: int, make: Callable[[int], Message], api_key: int, highest_version: int, answered: AskAnswered,
+        *, timeout_ms: int,
+    ) -> None:  # fmt: skip
+        assert (node_id, api_key, highest_version) == (NODE, ApiKey.LIST_OFFSETS, 9)
+        message: Any = make(9)
+        message = M.ListOffsetsRequest.decode_prefix(message.encode(9), 9)[0]
+        ask = message.topics[0].partitions[0]
+        self.asked.append((ask.timestamp, ask.current_leader_epoch))
+        if self.is_gone:
+            answered(PeerError(node_id, "it is gone"), -1)
+            return
+        log = self.leader.partitions[message.topics[0].name, ask.partition_index].log
+        offset = log.log_end_offset if ask.timestamp == -1 else log.log_start_offset
+        code, self.error = self.error, 0
+        part = M.ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=ask.partition_index, error_code=code, offset=-1 if code else offset, timestamp=-1
+        )
+        topic = M.ListOffsetsResponse.ListOffsetsTopicResponse(name=message.topics[0].name, partitions=[part])
+        answered(M.ListOffsetsResponse(topics=[topic]), 9)
+
+    def send(self, node_id: int, message: Message, version: int, answered: Answered, *, timeout_ms: int) -> None:
+        raise AssertionError("a follower sends nothing else")
+
+    def served(self, node_id: int, api_key: int) -> int:
+        return -1
+
+    def set_brokers(self, brokers: Mapping[int, Endpoint]) -> None: ...
+    def keep(self, node_ids: Collection[int]) -> None: ...
+    def on_refused(self, callback: Callable[[int], None]) -> None: ...
+
+
+class Bench:
+    def __init__(self, path: Path, options: LogOptions | None = None):
+        self.path = path
+        self.options = options or LogOptions(verify_transactions=False)
+        self.leader = ReplicaLeader()
+        self.peers = LeaderPeers(self.leader)
+        self.pump = Pump({ApiKey.FETCH: 12})
+        self.engine = ReplicaFetcher(7, max_wait_ms=0, backoff_ms=0)
+        self.pump.add(self.engine)
+        self.wanted: list[int] = []
+        self.pump.on_wanted = lambda node_id: self.wanted.append(node_id)
+        self.fetchers = Fetchers(7, [self.engine], self.peers, FetcherOptions(backoff_ms=0))
+        self.homes: list[LogHome] = []
+
+    def log(self, name: str) -> Log:
+        path = self.path / name
+        path.mkdir()
+        self.homes.append(LogHome(path, options=self.options))
+        log = self.homes[-1].create()
+        log.open()
+        return log
+
+    def follow(self, log: Log, leader_epoch: int) -> None:
+        log.follow(leader_epoch)
+        self.fetchers.start(ORDERS, log, NODE, leader_epoch)
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.pump.run(0)
+            if NODE in self.wanted:
+                self.wanted.remove(NODE)
+                self.leader.connect(self.pump)
+                self.pump.run(0)
+            self.leader.serve(self.pump)
+            while self.fetchers.step():
+                pass
+
+    def catch_up(self, follower: Log, leader: Log, turns: int = 200) -> None:
+        for _ in range(turns):
+            self.turn()
+            if follower.state.log_end_offset == leader.state.log_end_offset and bytes_of(follower) == bytes_of(leader):
+                return
+        raise AssertionError(f"{follower.state} of {leader.state}, epochs {follower.epochs} of {leader.epochs}")
+
+    def close(self) -> None:
+        self.fetchers.stop([ORDERS])
+        self.pump.close("the test is over")
+        self.leader.close()
+        for home in self.homes:
+            home.abandon()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+def bytes_of(log: Log) -> bytes:
+    return b"".join(
+        Path(log.path_of(at.base_offset, file_names.LOG)).read_bytes()[: at.size] for at in log.state.segments()
+    )
+
+
+def append(log: Log, epoch: int, count: int, what: bytes) -> None:
+    """Append batches of one record, as a leader of that epoch."""
+    log.be_alone(epoch)
+    for number in range(count):
+        log.append(batch_of([what + b"%d" % number]))
+
+
+def copy(source: Log, target: Log) -> None:
+    """Let `target` have exactly what `source` has."""
+    epoch = source.leader_epoch
+    target.follow(epoch)
+    for at in source.state.segments():
+        data = Path(source.path_of(at.base_offset, file_names.LOG)).read_bytes()[: at.size]
+        assert target.state.append_as_follower(data, epoch, 0, 0) == 0
+
+
+def test_a_log_that_went_on_by_itself_is_cut_and_goes_on_with_its_leader(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    copy(leader, follower)
+    append(follower, 2, 3, b"lost")
+    append(leader, 3, 4, b"kept")
+    follower.follow(4)
+    led = bench.leader.lead("orders", 0, leader, 4)
+    led.high_watermark = 6
+    bench.follow(follower, 4)
+    bench.catch_up(follower, leader)
+    assert follower.epochs == [(0, 0), (1, 0), (3, 5)][1:]
+    assert bench.fetchers.truncations == 1
+    assert follower.high_watermark == 6
+
+
+def test_an_epoch_in_which_nothing_was_written_is_forgotten(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    copy(leader, follower)
+    follower.lead(2, {}, [])
+    assert follower.epochs[-1] == (2, 5)
+    append(leader, 3, 1, b"kept")
+    bench.leader.lead("orders", 0, leader, 3)
+    bench.follow(follower, 3)
+    bench.catch_up(follower, leader)
+    assert follower.epochs == leader.epochs
+
+
+def test_a_log_that_is_too_far_behind_begins_anew_at_its_leaders_start(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    copy(leader, follower)
+    append(leader, 3, 20, b"later")
+    leader.roll()
+    append(leader, 3, 2, b"newest")
+    leader.delete_records_before(25)
+    leader.delete_old_segments()
+    bench.leader.lead("orders", 0, leader, 3)
+    bench.follow(follower, 3)
+    bench.catch_up(follower, leader)
+    assert follower.log_start_offset == 25
+    assert follower.epochs == [(3, 25)]
+    assert bench.fetchers.beginnings == 1
+    assert bench.peers.asked == [(-1, 3), (-2, 3)]
+    again = bench.homes[1].reopen(clean=False)
+    assert (again.log_start_offset, again.log_end_offset) == (25, 27)
+
+
+def test_a_log_that_has_more_than_a_leader_which_lost_records_is_cut_to_the_leaders_end(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"shared")
+    copy(leader, follower)
+    append(follower, 1, 5, b"lost by the leader")
+    bench.leader.lead("orders", 0, leader, 2)
+    bench.leader.errors["orders", 0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.follow(follower, 2)
+    bench.catch_up(follower, leader)
+    assert bench.peers.asked == [(-1, 2)]
+
+
+def test_a_replica_asks_again_when_its_question_about_offsets_fails(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"shared")
+    bench.leader.lead("orders", 0, leader, 2)
+    bench.leader.errors["orders", 0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.peers.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    bench.follow(follower, 2)
+    bench.catch_up(follower, leader)
+    bench.leader.errors["orders", 0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.peers.is_gone = True
+    append(leader, 1, 3, b"more")
+    bench.catch_up(follower, leader)
+
+
+def test_a_fenced_partition_waits_for_its_next_leader(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"shared")
+    bench.leader.lead("orders", 0, leader, 5)
+    bench.follow(follower, 2)
+    bench.turn(20)
+    assert follower.state.log_end_offset == 0
+    assert len(bench.leader.requests) == 1
+    bench.follow(follower, 5)
+    bench.catch_up(follower, leader)
+
+
+def test_a_leader_that_is_behind_is_asked_again(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"shared")
+    led = bench.leader.lead("orders", 0, leader, 5)
+    bench.follow(follower, 6)
+    bench.turn(5)
+    led.leader_epoch = 6
+    bench.catch_up(follower, leader)
+
+
+def test_a_damaged_batch_is_not_appended_and_comes_again_whole(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"x" * 100)
+    bench.leader.lead("orders", 0, leader, 1)
+    bench.leader.damage = lambda records: records[:-1] + bytes([records[-1] ^ 1]) if records else records
+    bench.follow(follower, 1)
+    bench.turn(10)
+    assert follower.state.log_end_offset == 2
+    assert bench.engine.damaged >= 2
+    told = [record.message for record in caplog.records if "CORRUPT_MESSAGE" in record.message]
+    assert len(told) == 2, "once for the answer with three batches, once for the last one alone"
+    bench.leader.damage = bytes
+    bench.catch_up(follower, leader)
+
+
+def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_the_first_fetch(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    copy(leader, follower)
+    follower.state.set_high_watermark(3)
+    follower._epochs.clear()
+    bench.leader.lead("orders", 0, leader, 2)
+    bench.follow(follower, 2)
+    bench.catch_up(follower, leader)
+    asked = bench.leader.requests[0].topics[0].partitions[0]
+    assert asked.fetch_offset == 3
+
+
+def test_the_log_start_follows_the_leaders(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    bench.leader.lead("orders", 0, leader, 1)
+    bench.follow(follower, 1)
+    bench.catch_up(follower, leader)
+    leader.delete_records_before(3)
+    append(leader, 1, 1, b"more")
+    bench.catch_up(follower, leader)
+    bench.turn(3)
+    assert follower.log_start_offset == 3
+    assert follower.epochs == [(1, 3)]
+
+
+def test_an_empty_log_may_begin_inside_a_batch(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    leader.be_alone(1)
+    leader.append(batch_of([b"%d" % number for number in range(10)]))
+    leader.append(batch_of([b"next"]))
+    leader.delete_records_before(4)
+    bench.leader.lead("orders", 0, leader, 1)
+    bench.follow(follower, 1)
+    bench.catch_up(follower, leader)
+    bench.turn(5)
+    assert (follower.log_start_offset, follower.log_end_offset) == (4, 11)
+
+
+def test_partitions_are_spread_over_the_fetchers() -> None:
+    counts = [0] * 3
+    for partition in range(30):
+        counts[fetcher_of(TopicPartition("orders", partition), 3)] += 1
+    assert counts == [10, 10, 10]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shared=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=4),
+    own=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4),
+    leaders=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4),
+    segment_bytes=st.sampled_from([250, 1000, 1 << 20]),
+)
+def test_logs_that_have_parted_become_the_leaders(
+    shared: list[tuple[int, int]], own: list[tuple[int, int]], leaders: list[tuple[int, int]], segment_bytes: int
+) -> None:
+    """Each pair raises the epoch and appends so many batches. Nobody leads in an epoch in which the other has led."""
+    with tempfile.TemporaryDirectory(dir=memory_directory()) as path:
+        bench = Bench(Path(path), LogOptions(segment_bytes=segment_bytes, index_interval_bytes=0))
+        leader, follower = bench.log("leader"), bench.log("follower")
+        epoch = 0
+        for more, count in shared:
+            epoch += more
+            append(leader, epoch, count, b"shared" * 5)
+        copy(leader, follower)
+        common = leader.log_end_offset
+        for log, steps, parity in ((follower, own, 0), (leader, leaders, 1)):
+            at = epoch + (epoch + parity) % 2
+            for more, count in steps:
+                at += 2 * more
+                append(log, at, count, b"%d" % parity * 30)
+        newest = max(leader.leader_epoch, follower.leader_epoch) + 1
+        leader.lead(newest, {}, [])
+        leader.be_alone(newest)
+        bench.leader.lead("orders", 0, leader, newest)
+        bench.follow(follower, newest)
+        bench.catch_up(follower, leader)
+        append(leader, newest, 1, b"together again")
+        bench.catch_up(follower, leader)
+        assert follower.log_end_offset >= common
+        assert follower.epochs == leader.epochs
+        assert follower.active_producers() == leader.active_producers()
+        again = bench.homes[1].reopen(clean=False)
+        assert bytes_of(again) == bytes_of(leader)
+        bench.close()
