@@ -13,6 +13,7 @@ from kbroker.config.group_definitions import GROUPS
 from kbroker.config.listeners import counts_problem
 from kbroker.config.log_definitions import LOG
 from kbroker.config.operation_definitions import OPERATION
+from kbroker.config.replication_definitions import REPLICATION
 from kbroker.config.setting import DAY_MS, MIB, Alias, Setting
 from kbroker.config.transaction_definitions import TRANSACTIONS
 from kbroker.config.zookeeper_definitions import ZOOKEEPER
@@ -354,6 +355,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "Topics and messages": TOPICS,
     "Log": LOG,
     "Compaction": COMPACTION,
+    "Replication": REPLICATION,
     "Groups and offsets": GROUPS,
     "Transactions": TRANSACTIONS,
     "ZooKeeper": ZOOKEEPER,

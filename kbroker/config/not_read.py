@@ -17,11 +17,10 @@ _REASONS: dict[str, str] = {
         broker.id.generation.enable reserved.broker.max.id inter.broker.protocol.version
         auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
         controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
-        controller.socket.timeout.ms controller.message.queue.size num.replica.fetchers
-        replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
-        replica.fetch.wait.max.ms replica.lag.time.max.ms replica.lag.max.messages replica.selector.class
+        controller.socket.timeout.ms controller.message.queue.size
+        replica.lag.time.max.ms replica.lag.max.messages replica.selector.class
         replica.high.watermark.checkpoint.interval.ms
-        replica.socket.receive.buffer.bytes replica.socket.timeout.ms unclean.leader.election.interval.ms
+        replica.socket.receive.buffer.bytes unclean.leader.election.interval.ms
         alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
         replication.quota.window.num replication.quota.window.size.seconds num.replica.alter.log.dirs.threads
         socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms control.plane.listener.name

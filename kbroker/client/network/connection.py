@@ -8,7 +8,7 @@ authenticates again before that time is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kbroker import __version__
@@ -134,11 +134,14 @@ class Connection:
             raise ConnectionFailed(f"{self.address}: {error}") from None
         return await answer
 
-    def open(self, node_id: int) -> None:
-        """Let engines use the connection for that node. Raises ConnectionFailed when it is closed."""
+    def open(self, node_id: int, chosen: Mapping[int, int] | None = None) -> None:
+        """Let engines use the connection for that node. Raises ConnectionFailed when it is closed.
+
+        `chosen`: the versions to use, by API key; None: the best that the broker and a client know.
+        """
         self.node_id = node_id
         try:
-            self._pump.open(node_id, versions.choose_all(self.served))
+            self._pump.open(node_id, versions.choose_all(self.served) if chosen is None else chosen)
         except ConnectionError as error:
             raise ConnectionFailed(f"{self.address}: {error}") from None
 
