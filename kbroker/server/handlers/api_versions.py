@@ -19,16 +19,17 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED
 from kbroker.rules.transaction import EPOCH_VERSION, FEATURE, FIRST_VERSION
+from kbroker.server.handlers.shared.features import Features
 from kbroker.server.handlers.shared.services import Services
 
 FIRST_VERSION_WITH_CLIENT = 3
 FIRST_VERSION_WITH_FEATURES = 3
 FIRST_VERSION_WITH_ZERO = 4
-FEATURES_EPOCH = 0
-"""Features never change: UpdateFeatures refuses every update that would change one."""
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
-_bodies: dict[int, bytes] = {}
+MOST_BODIES = 100
+_bodies: dict[tuple[int, int, int], bytes] = {}
+"""Encoded answers by version, level of transactions, and epoch of the features."""
 
 
 def handle(services: Services, request: Request, message: M.ApiVersionsRequest) -> None:
@@ -38,25 +39,28 @@ def handle(services: Services, request: Request, message: M.ApiVersionsRequest) 
         if not CLIENT_WORD.fullmatch(name) or not CLIENT_WORD.fullmatch(release):
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         request.connection.session["client software"] = (name, release)
-    if version not in _bodies:
-        _bodies[version] = _response(version).encode(version)
-    request.respond(_bodies[version])
+    features = services.features
+    key = (version, features.transaction_version, features.epoch)
+    body = _bodies.get(key)
+    if body is None:
+        if len(_bodies) >= MOST_BODIES:
+            _bodies.clear()
+        body = _bodies[key] = _response(version, features).encode(version)
+    request.respond(body)
 
 
-def _response(version: int) -> M.ApiVersionsResponse:
+def _response(version: int, features: Features) -> M.ApiVersionsResponse:
     R = M.ApiVersionsResponse
+    served = [(key, features.versions_of(key)) for key in sorted(SERVED)]
     answer = R(
         api_keys=[
-            R.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
-            for key, versions in sorted(SERVED.items())
+            R.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max) for key, versions in served
         ]
     )
     if version >= FIRST_VERSION_WITH_FEATURES:
-        name = FEATURE
-        answer.finalized_features_epoch = FEATURES_EPOCH
-        answer.finalized_features = [
-            R.FinalizedFeatureKey(name=name, min_version_level=EPOCH_VERSION, max_version_level=EPOCH_VERSION)
-        ]
+        name, level = FEATURE, features.transaction_version
+        answer.finalized_features_epoch = features.epoch
+        answer.finalized_features = [R.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)]
         if version >= FIRST_VERSION_WITH_ZERO:
             answer.supported_features = [
                 R.SupportedFeatureKey(name=name, min_version=FIRST_VERSION, max_version=EPOCH_VERSION)

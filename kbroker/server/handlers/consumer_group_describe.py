@@ -31,7 +31,8 @@ def handle(
 ) -> M.ConsumerGroupDescribeResponse:
     """Answer the request at once."""
     operations = ON_GROUP if message.include_authorized_operations else NOT_ASKED_FOR
-    describe = services.groups.consumers.describe if services.groups.options.consumer_enabled else _refused
+    is_served = services.features.consumer_groups and services.groups.options.consumer_enabled
+    describe = services.groups.consumers.describe if is_served else _refused
     once = each_once(message.group_ids)
     groups = (_described(group_id, describe(group_id), operations) for group_id in once)
     return M.ConsumerGroupDescribeResponse(groups=lazily(len(once), groups))

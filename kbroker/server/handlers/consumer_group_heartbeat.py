@@ -35,7 +35,7 @@ def handle(
     services: Services, request: Request, message: M.ConsumerGroupHeartbeatRequest
 ) -> M.ConsumerGroupHeartbeatResponse | None:
     """Answer the request once the changes are in the log, or at once if nothing changes."""
-    if not services.groups.options.consumer_enabled:
+    if not (services.features.consumer_groups and services.groups.options.consumer_enabled):
         return _response(BeatAnswer(ErrorCode.UNSUPPORTED_VERSION))
     try:
         _check(message, request.api_version, services.groups.options.consumer.assignors)

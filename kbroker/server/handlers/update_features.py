@@ -2,7 +2,7 @@
 
 Each update has its own result, as in Kafka 3.9. An update that would change something is refused with
 INVALID_UPDATE_VERSION.
-Leaves out: changes. The only feature, transaction.version, is always at the same level.
+Leaves out: changes. The only feature, transaction.version, has a level that the kind of the cluster's members decides.
 
 v0  first
 v1  the kind of a downgrade, and validation only (KIP-778)
@@ -27,13 +27,15 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 def handle(services: Services, request: Request, message: M.UpdateFeaturesRequest) -> M.UpdateFeaturesResponse:
     """Answer the request at once. A feature named twice is answered once, for its last update."""
     updates = {each.feature: each for each in message.feature_updates}
-    return _Response(error_message="", results=[_judged(each, request.api_version) for each in updates.values()])
+    level = services.features.transaction_version
+    results = [_judged(each, request.api_version, level) for each in updates.values()]
+    return _Response(error_message="", results=results)
 
 
 def _judged(
-    update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int
+    update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int, level_now: int
 ) -> M.UpdateFeaturesResponse.UpdatableFeatureResult:
-    problem = _problem(update.feature, update.max_version_level, _kind_of(update, version))
+    problem = _problem(update.feature, update.max_version_level, _kind_of(update, version), level_now)
     return _Response.UpdatableFeatureResult(
         feature=update.feature,
         error_code=ErrorCode.NONE if problem is None else ErrorCode.INVALID_UPDATE_VERSION,
@@ -47,7 +49,7 @@ def _kind_of(update: M.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> 
     return update.upgrade_type
 
 
-def _problem(feature: str, level: int, kind: int) -> str | None:
+def _problem(feature: str, level: int, kind: int, level_now: int) -> str | None:
     """Return why the update is refused; None if nothing would change.
 
     The text is short, since a request may have many updates.
@@ -58,6 +60,7 @@ def _problem(feature: str, level: int, kind: int) -> str | None:
         return "below level 0"
     if feature != FEATURE:
         return "no such feature" if level > 0 else None
-    if level == EPOCH_VERSION:
+    if level == level_now:
         return None
-    return f"{feature} is always at level {EPOCH_VERSION}"
+    beside = "" if level_now == EPOCH_VERSION else " beside an Apache Kafka 3.9"
+    return f"{feature} is always at level {level_now}{beside}"

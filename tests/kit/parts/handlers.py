@@ -36,6 +36,7 @@ class Caller:
     peer: str = "127.0.0.1:50000"
     peer_host: str = "127.0.0.1"
     principal: str = "User:ANONYMOUS"
+    session: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbroker.server.handlers.shared.features import Features
+
 if TYPE_CHECKING:
     from kbroker._core.server.peer import Connection
     from kbroker.clock import Clock
@@ -51,6 +53,8 @@ class Services:
     ):
         self.config = config
         self.clock = clock
+        self.features = Features(cluster, clock)
+        """What is served, by the kind of the cluster's members."""
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.cluster = cluster

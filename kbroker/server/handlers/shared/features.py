@@ -1,0 +1,59 @@
+"""Which features of the protocol are served, by the kind of the cluster's members.
+
+In a cluster of kbrokers everything is. Beside an Apache Kafka 3.9 member only what that one can do: the coordinator of
+a group or a transaction may move to it, and it does not know consumer groups of KIP-848 nor the second part of KIP-890.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kbroker.clock import Clock
+from kbroker.cluster.cluster import Cluster
+from kbroker.protocol.api import SERVED, ApiKey, ApiVersions
+from kbroker.rules.transaction import EPOCH_VERSION
+
+FEATURE_OF_KAFKA = 1
+"""The level of transaction.version beside an Apache Kafka 3.9. Its clients keep their epoch."""
+
+HIGHEST_BESIDE_KAFKA = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+}
+"""The highest versions in which the client does not use transactions of version 2. Newer ones are still answered, since
+a client may have asked for the versions before the Kafka joined."""
+
+
+class Features:
+    """The features that are served now. May be used by any thread."""
+
+    def __init__(self, cluster: Cluster, clock: Clock):
+        self._cluster = cluster
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.epoch = 0
+        """Grows with each change of the features: a client believes the broker with the highest epoch."""
+        if not cluster.is_alone:
+            self.kind_changed()
+
+    def kind_changed(self) -> None:
+        """Note that `cluster.only_kbrokers` has changed. The epoch is a time, so that brokers need not agree on it."""
+        with self._lock:
+            self.epoch = max(self.epoch + 1, self._clock.wall_ms() // 1000)
+
+    @property
+    def consumer_groups(self) -> bool:
+        """Whether groups of the consumer protocol (KIP-848) are served."""
+        return self._cluster.only_kbrokers
+
+    @property
+    def transaction_version(self) -> int:
+        """The level of transaction.version."""
+        return EPOCH_VERSION if self._cluster.only_kbrokers else FEATURE_OF_KAFKA
+
+    def versions_of(self, api_key: int) -> ApiVersions:
+        """The versions of an API that are advertised."""
+        versions = SERVED[ApiKey(api_key)]
+        highest = None if self._cluster.only_kbrokers else HIGHEST_BESIDE_KAFKA.get(ApiKey(api_key))
+        return versions if highest is None else versions._replace(max=highest)
