@@ -26,7 +26,7 @@ from kbroker.config.listeners import parse_counts
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
 from kbroker.net.endpoints import AdvertisedEndpoints
-from kbroker.replication.local_replica import FlushWaits
+from kbroker.replication.acks import ReplicationWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import Dispatcher
@@ -69,7 +69,7 @@ class Broker:
         """The bound listeners, each with its real port where port 0 was asked for."""
         self.is_ready = False
         self._logs = LogManager(storage_options(config), clock=self.clock)
-        self._flush_waits = FlushWaits()
+        self._waits = ReplicationWaits()
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
         self._services: Services | None = None
         self._registration: Registration | None = None
@@ -117,8 +117,8 @@ class Broker:
         if dynamic:
             self._partitions.update_broker_configs(dynamic)
         logs.start(self._partitions.resolver(self._topics), self.node_id, self._topics.cluster_id)
-        self._flush_waits.start()
-        self._on_stop("flush waits", self._flush_waits.stop)
+        self._waits.start()
+        self._on_stop("replication waits", self._waits.stop)
         self._consumer_offsets = ConsumerOffsets(
             self._session,
             self.clock,
@@ -130,7 +130,7 @@ class Broker:
             self.clock,
             self._topics,
             logs,
-            self._flush_waits,
+            self._waits,
             self._session,
             limits_of_group=self._limits_of_group,
             expire_others=self._consumer_offsets.expire,

@@ -11,7 +11,7 @@ from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.producer_ids import AllocatedProducerIds, AskController, ProducerIds, ProducerIdSource
 from kbroker.coordination.store import Store
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.replication.local_replica import FlushWaits
+from kbroker.replication.acks import ReplicationWaits
 from kbroker.replication.partitions import Hosted
 from kbroker.rules.java_hash import java_string_hash
 from kbroker.server.group_topics import image_topics
@@ -55,7 +55,7 @@ class Coordinators:
         clock: Clock,
         cluster: Cluster,
         logs: LogManager,
-        flush_waits: FlushWaits,
+        waits: ReplicationWaits,
         store: Store,
         *,
         limits_of_group: Callable[[str], dict[str, int]],
@@ -66,13 +66,13 @@ class Coordinators:
         self._clock = clock
         self._cluster = cluster
         self._logs = logs
-        self._flush_waits = flush_waits
+        self._waits = waits
         self._limits_of_group = limits_of_group
         self._expire_others = expire_others
         self._hosted = None if others is None else others.hosted
         self.groups: OnDemand[GroupCoordinator] = OnDemand(self._make_groups)
         self.transactions: OnDemand[TransactionCoordinator] = OnDemand(self._make_transactions)
-        self.markers = LocalMarkers(cluster, logs, flush_waits, self.groups, config["request.timeout.ms"])
+        self.markers = LocalMarkers(cluster, logs, waits, self.groups, config["request.timeout.ms"])
         """Writes to this broker's own logs."""
         self.roles = CoordinatorRoles(self.groups, self.transactions)
         """What is to be told of the partitions that a member leads."""
@@ -161,7 +161,7 @@ class Coordinators:
         )
 
     def _state_topic(self, name: str, partition_count: int, timeout_ms: int) -> StateTopic:
-        return StateTopic(name, self._cluster, self._logs, self._flush_waits, partition_count, timeout_ms, self._hosted)
+        return StateTopic(name, self._cluster, self._logs, self._waits, partition_count, timeout_ms, self._hosted)
 
     # --- what the metadata says --------------------------------------------------------------------------
     def _metadata_changed(self) -> None:

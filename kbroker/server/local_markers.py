@@ -10,7 +10,7 @@ from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.image import NO_LEADER
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
-from kbroker.replication.local_replica import FlushWaits
+from kbroker.replication.acks import ReplicationWaits
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class LocalMarkers:
         self,
         topics: Cluster,
         logs: LogManager,
-        flush_waits: FlushWaits,
+        waits: ReplicationWaits,
         groups: OnDemand[GroupCoordinator],
         timeout_ms: int = 30_000,
     ):
         """`timeout_ms`: how long a marker waits for the replicas of its partition, if there are any."""
         self._topics = topics
         self._logs = logs
-        self._flush_waits = flush_waits
+        self._waits = waits
         self._groups = groups
         self._timeout_ms = timeout_ms
 
@@ -72,10 +72,7 @@ class LocalMarkers:
                 )
             done(error)
 
-        if appended.must_flush or appended.must_replicate:
-            self._flush_waits.add(log, appended, self._timeout_ms, durable)
-        else:
-            durable(ErrorCode.NONE, appended.base_offset)
+        self._waits.add(log, appended, self._timeout_ms, durable)
 
     def _why_not_here(self, partition: TopicPartition) -> ErrorCode:
         known = self._topics.image.partition(partition)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kbroker.cluster.cluster import Cluster
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.replication.local_replica import FlushWaits, LocalReplica
+from kbroker.replication.acks import ReplicationWaits
+from kbroker.replication.local_replica import LocalReplica
 from kbroker.replication.partitions import Hosted, Role
 from kbroker.storage.log_manager import LogManager
 
@@ -30,7 +31,7 @@ class StateTopic:
         name: str,
         cluster: Cluster,
         logs: LogManager,
-        flush_waits: FlushWaits,
+        waits: ReplicationWaits,
         default_partition_count: int,
         timeout_ms: int,
         hosted: Callable[[TopicPartition], Hosted | None] | None = None,
@@ -38,7 +39,7 @@ class StateTopic:
         self._name = name
         self._cluster = cluster
         self._logs = logs
-        self._flush_waits = flush_waits
+        self._waits = waits
         self._default_partition_count = default_partition_count
         self._timeout_ms = timeout_ms
         self._hosted = hosted
@@ -78,7 +79,7 @@ class StateTopic:
         if not self._is_leader(partition_id):
             return None
         log = self._logs.get(TopicPartition(self._name, partition_id))
-        return None if log is None else LocalReplica(log, self._flush_waits, self._timeout_ms)
+        return None if log is None else LocalReplica(log, self._waits, self._timeout_ms)
 
 
 class CoordinatorRoles:

@@ -12,7 +12,8 @@ from kbroker.groups.consumer_groups import NamedTopics
 from kbroker.groups.coordinator import GroupCoordinator
 from kbroker.groups.options import GroupOptions
 from kbroker.model import TopicPartition
-from kbroker.replication.local_replica import FlushWaits, LocalReplica
+from kbroker.replication.acks import ReplicationWaits
+from kbroker.replication.local_replica import LocalReplica
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.group_member import JoinAnswer, Joining, SyncAnswer
 from kbroker.rules.group_offsets import CommittedOffset
@@ -163,4 +164,4 @@ class OneLog:
         return [0]
 
     def replica(self, partition_id: int) -> Replica:
-        return LocalReplica(self.log, FlushWaits())
+        return LocalReplica(self.log, ReplicationWaits())

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.replication.local_replica import FlushWaits
+from kbroker.replication.acks import ReplicationWaits
 from kbroker.server.local_markers import LocalMarkers
 from kbroker.transactions.markers import Marker
 from tests.kit.logs.home import LogHome
@@ -25,7 +25,7 @@ def test_what_the_client_speaks_decides_which_transaction_a_marker_ends(
     log = LogHome(tmp_path).create()
     log.open()
     log.append(batch(7, 0, epoch=1), guard=log.verify(7, 1, 0))
-    markers = LocalMarkers(cast(Any, None), cast(Any, {AT: log}), FlushWaits(), cast(Any, None))
+    markers = LocalMarkers(cast(Any, None), cast(Any, {AT: log}), ReplicationWaits(), cast(Any, None))
     answers: list[ErrorCode] = []
     markers.write(AT, Marker(7, 1, 0, True, client_version), answers.append)
     assert answers == [told]
