@@ -88,7 +88,7 @@ class InSyncCounts(NamedTuple):
 class _Replica:
     """A partition here, until its role changes. `ReplicatedPartitions._lock` guards the attributes."""
 
-    __slots__ = ("hosted", "in_sync", "is_waiting", "log", "retry_at")
+    __slots__ = ("hosted", "in_sync", "is_waiting", "log", "missed", "retry_at")
 
     def __init__(self, hosted: Hosted, log: ReplicaLog | None = None):
         self.hosted = hosted
@@ -98,6 +98,8 @@ class _Replica:
         """The ISR, if this broker leads and there are other replicas."""
         self.is_waiting = False
         """Whether it follows a leader that the metadata does not know as alive: it does not fetch yet."""
+        self.missed: ToldRole | None = None
+        """The follower's role that it could not take, although its directory has not failed: the disk may be full."""
         self.retry_at = 0.0
         """Until then, in seconds of the clock, no replica is let in: the controller has just refused one."""
 
@@ -107,7 +109,7 @@ class ReplicatedPartitions:
 
     `leader_and_isr`, `stop_replicas`, `update_metadata` and `directory_failed` wait for disks and for each other: they
     are carried out one at a time (`_control_lock`). The others, and what answers of the controller do, wait for neither
-    (`_lock`, which is taken after `_control_lock`).
+    (`_lock`, which is taken after `_control_lock`), but for `tick` while it makes up for a role that a disk refused.
     """
 
     def __init__(
@@ -315,7 +317,7 @@ class ReplicatedPartitions:
             LOG.error("%s cannot be %s in leader epoch %d: %s", topic_partition, role.value, told.leader_epoch, error)
             before = self._replicas.get(topic_partition)
             epoch = NO_EPOCH if before is None else before.hosted.leader_epoch
-            self._go_offline(topic_partition, hosted._replace(leader_epoch=epoch))
+            self._go_offline(topic_partition, hosted._replace(leader_epoch=epoch), told)
             return ErrorCode.KAFKA_STORAGE_ERROR
         with self._lock:
             self._replicas[topic_partition] = replica
@@ -337,14 +339,20 @@ class ReplicatedPartitions:
                 replica.in_sync = None
         self._requests.withdraw(topic_partition)
 
-    def _go_offline(self, topic_partition: TopicPartition, hosted: Hosted) -> None:
-        """Note that the partition's log cannot be used. What is left of it in memory serves nothing."""
+    def _go_offline(self, topic_partition: TopicPartition, hosted: Hosted, missed: ToldRole | None = None) -> None:
+        """Note that the partition's log cannot be used. What is left of it in memory serves nothing.
+
+        A follower that has `missed` its role takes it later, if the disk lets it: nobody tells it again. A leader does
+        not: another one may have been elected, and this broker would not hear of it.
+        """
         log = self._logs.get(topic_partition)
         if log is not None:
             with suppress(KbrokerError):
                 log.stop_replica()
         with self._lock:
-            self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, is_pending=False))
+            replica = self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, is_pending=False))
+            if missed is not None and missed.leader != self._node_id:
+                replica.missed = missed
 
     def _start_fetchers(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Fetch from the leaders of those partitions that this broker follows and whose leaders are alive."""
@@ -462,10 +470,26 @@ class ReplicatedPartitions:
                 led = [each for each, replica in self._replicas.items() if replica.in_sync is not None]
             for topic_partition in led:
                 self._put_out(topic_partition)
+            self._take_missed_roles()
         self._requests.send()
         until_look_ms = max(0, math.ceil((self._next_look - self._clock.monotonic()) * 1000))
         due_ms = self._requests.due_ms
         return until_look_ms if due_ms is None else min(until_look_ms, due_ms)
+
+    def _take_missed_roles(self) -> None:
+        """Follow where the disk has refused it before. No-op while a control request is carried out."""
+        if not any(replica.missed for replica in self._replicas.values()) or self._is_stopping:
+            return
+        if not self._control_lock.acquire(blocking=False):
+            return
+        try:
+            missed = [replica.missed for replica in self._replicas.values() if replica.missed is not None]
+            for told in missed:
+                if not self._logs.is_offline(told.topic_partition) and not self._follow(told):
+                    self._start_fetchers([told.topic_partition])
+                    self._listeners.follows(told.topic_partition, told.leader_epoch)
+        finally:
+            self._control_lock.release()
 
     @property
     def _look_interval_s(self) -> float:
@@ -479,14 +503,20 @@ class ReplicatedPartitions:
         """Propose to let a replica into the ISR, if one is ready."""
         with self._lock:
             replica = self._replicas.get(topic_partition)
-            if replica is None or replica.in_sync is None or self._clock.monotonic() < replica.retry_at:
+            if replica is None or replica.in_sync is None:
                 return
             state = _state_of(replica)
+            ready = state.take_ready()
+            if self._clock.monotonic() < replica.retry_at:
+                return
             followers = state.followers()
             node_id = rules.next_to_join(
-                replica.in_sync, followers, state.high_watermark, state.epoch_start_offset, self._live,
-                self._now_ms(), self._max_lag_ms,
-            )  # fmt: skip
+                replica.in_sync,
+                [each for each in followers if each.node_id in ready],
+                state.high_watermark,
+                state.epoch_start_offset,
+                self._live,
+            )
             if node_id != NOBODY:
                 LOG.info("%s: letting replica %d into the ISR %s", topic_partition, node_id, replica.in_sync.committed)
                 self._propose_locked(topic_partition, replica, rules.expand(replica.in_sync, node_id), followers)

@@ -28,9 +28,6 @@ class Follower(Protocol):
         """The latest time at which it had everything that the leader had then."""
         ...
 
-    @property
-    def last_fetch_ms(self) -> int: ...
-
 
 class InSync(NamedTuple):
     """The ISR of a partition, for its leader in one leader epoch. A change makes a new value."""
@@ -117,14 +114,12 @@ def next_to_join(
     high_watermark: int,
     epoch_start_offset: int,
     live: Collection[int],
-    now_ms: int,
-    max_lag_ms: int,
 ) -> int:
     """Return the replica that is to be let in next; NOBODY if there is none or a proposal is open.
 
     It is alive, and has every committed record: its log reaches the high watermark and also the start of the leader's
-    epoch, because the high watermark may have been ahead of this leader's (KAFKA-7128). And it has fetched within
-    `max_lag_ms`: one that is silent would be put out again, and may have been put out just now.
+    epoch, because the high watermark may have been ahead of this leader's (KAFKA-7128). `followers` have just fetched:
+    one that is silent would be put out again, or may have lost its disk since.
     """
     if in_sync.is_pending:
         return NOBODY
@@ -132,10 +127,7 @@ def next_to_join(
     ready = sorted(
         each.node_id
         for each in followers
-        if each.node_id not in in_sync.committed
-        and each.node_id in live
-        and each.log_end_offset >= needed
-        and now_ms - each.last_fetch_ms <= max_lag_ms
+        if each.node_id not in in_sync.committed and each.node_id in live and each.log_end_offset >= needed
     )
     if not ready:
         return NOBODY

@@ -149,6 +149,7 @@ ctypedef struct follower_t:
     int64_t last_fetch_ms      # monotonic; 0: never
     int64_t last_fetch_leader_end # log end of the leader at that fetch
     int64_t last_caught_up_ms  # monotonic; when it had last all that the leader had; 0: never
+    int8_t ready               # its newest fetch told ReplicaNews; take_ready clears it
     int64_t told_ms            # monotonic; when ReplicaNews was last told that it may be let in; 0: never
 
 ctypedef struct ended_transaction_t:

@@ -37,7 +37,6 @@ class FollowerState(NamedTuple):
     log_start_offset: int        # -1: not known
     last_caught_up_ms: int       # when it had last all that the leader had
     in_sync: bool                # in the committed ISR
-    last_fetch_ms: int           # when it fetched last
 
 
 cdef class ReplicaRoles(SegmentIndexes):
@@ -227,10 +226,35 @@ cdef class ReplicaRoles(SegmentIndexes):
         for i in range(count):
             found.append(FollowerState(
                 copy[i].node_id, copy[i].broker_epoch, copy[i].log_end_offset, copy[i].log_start_offset,
-                copy[i].last_caught_up_ms, bool(copy[i].in_sync), copy[i].last_fetch_ms,
+                copy[i].last_caught_up_ms, bool(copy[i].in_sync),
             ))
         free(copy)
         return found
+
+    def take_ready(self):
+        """Return the node ids of followers whose fetches were news since the last call: they may be let in.
+
+        None of them is there for a fetch that came before: a follower that has lost its disk meanwhile is not ready.
+        """
+        cdef partition_t *p = self.p
+        cdef int32_t *taken
+        cdef int32_t count = 0
+        cdef int32_t i
+        with nogil:
+            mutex_lock(&p.lock)
+            taken = <int32_t *>malloc(<size_t>(p.follower_count + 1) * sizeof(int32_t))
+            if taken != NULL:
+                for i in range(p.follower_count):
+                    if p.followers[i].ready:
+                        p.followers[i].ready = False
+                        taken[count] = p.followers[i].node_id
+                        count += 1
+            mutex_unlock(&p.lock)
+        if taken == NULL:
+            raise MemoryError
+        ready = [taken[i] for i in range(count)]
+        free(taken)
+        return ready
 
     def follower_fetched(self, int32_t node_id, int64_t broker_epoch, int64_t offset, int64_t log_start_offset,
                          int64_t now_ms):

@@ -119,6 +119,7 @@ cdef void note(partition_t *p, follower_t *f, int64_t broker_epoch, int64_t offs
     f.log_end_offset = offset
     if moved:
         replicas_advance(p, now_ms)
+    f.ready = False
     if not f.counts and f.live and offset >= p.high_watermark and offset >= p.epoch_start_offset:
         tell(p, f, now_ms)
     if p.low_waiters != NULL:
@@ -130,6 +131,7 @@ cdef void tell(partition_t *p, follower_t *f, int64_t now_ms) noexcept nogil:
     if f.told_ms and now_ms - f.told_ms < TOLD_EVERY_MS:
         return
     f.told_ms = now_ms
+    f.ready = True
     if p.news_mail.box != NULL and not p.news_posted:
         p.news_posted = True
         partition_ref(p)

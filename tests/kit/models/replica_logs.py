@@ -18,7 +18,6 @@ class ModelFollower:
     log_start_offset: int = -1
     last_caught_up_ms: int = 0
     in_sync: bool = False
-    last_fetch_ms: int = 1_700_000_000_000
 
 
 @dataclass
@@ -31,6 +30,7 @@ class ModelState:
     committed: frozenset[int] = frozenset()
     maximal: frozenset[int] = frozenset()
     live: frozenset[int] = frozenset()
+    silent: set[int] = field(default_factory=set)
     seen: dict[int, ModelFollower] = field(default_factory=dict)
 
     def set_in_sync(self, committed: Collection[int], maximal: Collection[int]) -> None:
@@ -38,6 +38,10 @@ class ModelState:
 
     def set_live(self, node_ids: Collection[int]) -> None:
         self.live = frozenset(node_ids)
+
+    def take_ready(self) -> set[int]:
+        """Every follower, as if all of them had just fetched, but those that a test lets be `silent`."""
+        return set(self.seen) - self.silent
 
     def followers(self) -> list[ModelFollower]:
         return list(self.seen.values())

@@ -182,6 +182,32 @@ def test_a_role_that_the_disk_refused_may_be_told_again_in_the_same_epoch(
     assert member.fetching == ({} if leader == ME else {FIRST: (2, 5)})
 
 
+def test_a_follower_takes_the_role_that_a_full_disk_refused_once_there_is_room(member: Member, logs: ModelLogs) -> None:
+    """The controller takes the replica for offline, and never tells it again."""
+    logs.full = True
+    member.tell_roles(role(0, leader=2, leader_epoch=5), role(1, leader_epoch=5))
+    member.clock.now_ms += 15_000
+    member.partitions.tick()
+    assert hosted(member).role is Role.OFFLINE
+    logs.full = False
+    member.clock.now_ms += 15_000
+    member.partitions.tick()
+    assert (hosted(member).role, hosted(member).leader_epoch) == (Role.FOLLOWER, 5)
+    assert member.fetching == {FIRST: (2, 5)}
+    assert member.said == [("follows", FIRST, 5)]
+    assert hosted(member, SECOND).role is Role.OFFLINE  # another leader may have been elected meanwhile
+
+
+def test_a_missed_role_is_forgotten_when_the_next_is_told(member: Member, logs: ModelLogs) -> None:
+    logs.full = True
+    member.tell_roles(role(0, leader=2, leader_epoch=5))
+    logs.full = False
+    member.tell_roles(role(0, leader=3, leader_epoch=6))
+    member.clock.now_ms += 15_000
+    member.partitions.tick()
+    assert member.fetching == {FIRST: (3, 6)}
+
+
 def test_a_leader_whose_log_refuses_a_new_epoch_leads_no_more(member: Member, logs: ModelLogs) -> None:
     member.tell_roles(role(0, leader_epoch=5), role(1, leader_epoch=5))
     logs.logs[FIRST].fails = True

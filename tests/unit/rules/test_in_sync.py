@@ -26,46 +26,36 @@ from kbroker.rules.in_sync import (
 
 LEADER = 1
 LIVE = frozenset({1, 2, 3, 4})
-LAG = 30_000
 
 
 class Seen(NamedTuple):
     node_id: int
     log_end_offset: int
     last_caught_up_ms: int = 0
-    last_fetch_ms: int = 0
 
 
 def test_a_replica_is_let_in_once_it_has_all_that_is_committed() -> None:
     state = led(5, 7, [1, 2])
     behind, there = Seen(3, 99), Seen(3, 100)
-    assert next_to_join(state, [behind], 100, 0, LIVE, 0, LAG) == NOBODY
-    assert next_to_join(state, [there], 100, 0, LIVE, 0, LAG) == 3
+    assert next_to_join(state, [behind], 100, 0, LIVE) == NOBODY
+    assert next_to_join(state, [there], 100, 0, LIVE) == 3
 
 
 def test_a_replica_is_let_in_only_from_the_start_of_the_leaders_epoch_on() -> None:
     """KAFKA-7128: the high watermark of a new leader may be behind what is committed."""
     state = led(5, 7, [1, 2])
-    assert next_to_join(state, [Seen(3, 150)], 100, 200, LIVE, 0, LAG) == NOBODY
-    assert next_to_join(state, [Seen(3, 200)], 100, 200, LIVE, 0, LAG) == 3
+    assert next_to_join(state, [Seen(3, 150)], 100, 200, LIVE) == NOBODY
+    assert next_to_join(state, [Seen(3, 200)], 100, 200, LIVE) == 3
 
 
 def test_a_dead_replica_and_a_member_are_not_let_in() -> None:
     state = led(5, 7, [1, 2])
-    assert next_to_join(state, [Seen(2, 100), Seen(3, 100)], 100, 0, frozenset({1, 2}), 0, LAG) == NOBODY
-
-
-def test_a_replica_that_is_silent_is_not_let_in() -> None:
-    """A replica that was put out may still be where the high watermark is, if nothing was committed since."""
-    state = led(5, 7, [1, 2])
-    silent = Seen(3, 100, 0, 70_000)
-    assert next_to_join(state, [silent], 100, 0, LIVE, 100_001, LAG) == NOBODY
-    assert next_to_join(state, [silent], 100, 0, LIVE, 100_000, LAG) == 3
+    assert next_to_join(state, [Seen(2, 100), Seen(3, 100)], 100, 0, frozenset({1, 2})) == NOBODY
 
 
 def test_nobody_is_let_in_while_a_proposal_is_open() -> None:
     state = expand(led(5, 7, [1, 2]), 3)
-    assert next_to_join(state, [Seen(4, 100)], 100, 0, LIVE, 0, LAG) == NOBODY
+    assert next_to_join(state, [Seen(4, 100)], 100, 0, LIVE) == NOBODY
     assert not out_of_sync(state, [Seen(2, 0)], 100, 10**9, 30_000)
 
 
@@ -73,8 +63,8 @@ def test_a_replica_that_was_refused_comes_after_the_others() -> None:
     state = expand(led(5, 7, [1, 2]), 3)
     assert state.proposal is not None
     state, _ = answered(state, state.proposal, ErrorCode.INELIGIBLE_REPLICA)
-    assert next_to_join(state, [Seen(3, 100), Seen(4, 100)], 100, 0, LIVE, 0, LAG) == 4
-    assert next_to_join(state, [Seen(3, 100)], 100, 0, LIVE, 0, LAG) == 3
+    assert next_to_join(state, [Seen(3, 100), Seen(4, 100)], 100, 0, LIVE) == 4
+    assert next_to_join(state, [Seen(3, 100)], 100, 0, LIVE) == 3
 
 
 @pytest.mark.parametrize(
