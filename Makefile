@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find kbroker/_core -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 
-.PHONY: run build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
+.PHONY: run cluster build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -41,6 +41,10 @@ build: $(VENV)/compiled
 
 run: build
 	$(VENV)/bin/kbroker start $(ARGS)
+
+# Three brokers and a ZooKeeper, until Ctrl-C; ARGS="--brokers 5 --new".
+cluster: build $(VENV)/test-installed
+	$(PY) tools/run_cluster.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

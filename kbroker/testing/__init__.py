@@ -1,7 +1,8 @@
 """A real broker for the tests of any project: `with Broker() as broker:`. The guide is docs/TESTING.md.
 
-`broker.py` has the class that tests use; it runs a `broker_process.py` (a subprocess) or a `broker_inprocess.py`. The
-server has no code for tests: everything here is done to a broker from outside.
+`broker.py` has the class that tests use; it runs a `broker_process.py` (a subprocess) or a `broker_inprocess.py`.
+`cluster.py` has several brokers and a ZooKeeper. The server has no code for tests: everything here is done to a broker
+from outside.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kbroker.testing.broker import Broker as Broker
     from kbroker.testing.broker_failed import BrokerFailed as BrokerFailed
+    from kbroker.testing.cluster import Cluster as Cluster
     from kbroker.testing.faults import Fault as Fault
     from kbroker.testing.faults import Faults as Faults
     from kbroker.testing.zookeeper import ZooKeeper as ZooKeeper
 
-__all__ = ["Broker", "BrokerFailed", "Fault", "Faults", "ZooKeeper"]
+__all__ = ["Broker", "BrokerFailed", "Cluster", "Fault", "Faults", "ZooKeeper"]
 
 _MODULES = {
     "Broker": "broker",
     "BrokerFailed": "broker_failed",
+    "Cluster": "cluster",
     "Fault": "faults",
     "Faults": "faults",
     "ZooKeeper": "zookeeper",

@@ -15,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from kbroker.client import Consumer, Producer
     from kbroker.testing.broker import Broker
+    from kbroker.testing.cluster import Cluster
     from kbroker.testing.zookeeper import ZooKeeper
 
 LONGEST_TOPIC_STEM = 200
@@ -38,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "kbroker_topic(partitions=1, **configs): how the topic of the fixture kbroker_topic is made"
+    )
+    config.addinivalue_line(
+        "markers", "kbroker_cluster(brokers=3, **settings): how many brokers the fixture kbroker_cluster has"
     )
 
 
@@ -102,3 +106,26 @@ def kbroker_zookeeper(pytestconfig: pytest.Config) -> Iterator[ZooKeeper]:
         pytest.skip(str(missing))
     with zookeeper:
         yield zookeeper
+
+
+@pytest.fixture
+def kbroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers and a ZooKeeper for this test alone. It is skipped where Java or ZooKeeper's jars are missing.
+
+    The marker `kbroker_cluster` gives the number of brokers, and settings with `_` for `.`: `min_insync_replicas=1`.
+    """
+    from kbroker.testing.cluster import Cluster
+    from kbroker.testing.zookeeper import ZooKeeperMissing
+
+    marker = request.node.get_closest_marker("kbroker_cluster")
+    brokers, named = (marker.args, marker.kwargs) if marker else ((), {})
+    settings = {name.replace("_", "."): value for name, value in named.items() if name != "brokers"}
+    count = brokers[0] if brokers else named.get("brokers", 3)
+    try:
+        cluster = Cluster(
+            count, settings=settings, zookeeper_jars=request.config.getini("kbroker_zookeeper_jars") or None
+        )
+    except ZooKeeperMissing as missing:
+        pytest.skip(str(missing))
+    with cluster:
+        yield cluster

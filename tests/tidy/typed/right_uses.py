@@ -75,7 +75,7 @@ from kbroker.client import (
     UnreadableRecords,
     UsageError,
 )
-from kbroker.testing import Broker, BrokerFailed, Fault, Faults, ZooKeeper
+from kbroker.testing import Broker, BrokerFailed, Cluster, Fault, Faults, ZooKeeper
 
 A0 = TopicPartition("a", 0)
 
@@ -474,6 +474,15 @@ def use_a_broker() -> None:
     except BrokerFailed as error:
         print(error)
     broker.close()
+
+
+def lose_a_leader(kbroker_cluster: Cluster) -> None:
+    kbroker_cluster.create_topic("views", partitions=6, retention_ms=1000)
+    kbroker_cluster.kill(kbroker_cluster.leader("views", 0))
+    kbroker_cluster.start()
+    cluster = Cluster(5, settings={"min.insync.replicas": 3}, zookeeper_jars="lib")
+    with cluster, cluster.paused(cluster.controller()):
+        print(cluster.brokers[1].log, cluster.zookeeper.connect, cluster.bootstrap_servers)
 
 
 def order(faults: Faults) -> None:

@@ -1,0 +1,214 @@
+"""`Cluster`: several brokers and the ZooKeeper that they share, for one test or for all tests of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from kbroker.testing.broker import START_TIMEOUT_S, Broker
+from kbroker.testing.broker_failed import BrokerFailed
+from kbroker.testing.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:
+    from kbroker.client import AdminClient
+
+SETTLE_TIMEOUT_S = 60.0
+LOOK_EVERY_S = 0.05
+QUICK = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 3000}
+"""Defaults that differ from the brokers': a broker that is silent is given up after seconds."""
+OF_THE_KIT = ("broker.id", "node.id", "zookeeper.connect")
+
+
+class Cluster:
+    """Brokers 1 to `brokers`, each in a subprocess, and a ZooKeeper: all are at rest when the `with` block begins.
+
+        with Cluster(3) as cluster:
+            cluster.create_topic("views", partitions=6)
+            cluster.kill(cluster.leader("views", 0))
+
+    `brokers` maps ids to `Broker`s. `settings`: those of all brokers, by Kafka's names. `zookeeper_jars`: see
+    `zookeeper.find_jars`. `log_level`, `start_timeout_s`: as a Broker's. With three brokers or more each partition has
+    three replicas by default, and an acknowledgement of acks=all needs two of them.
+
+    A Cluster is for one thread at a time. The end of the `with` block raises BrokerFailed when a broker has ended by
+    itself. The constructor raises ZooKeeperMissing when Java or ZooKeeper's jars are not found, and ValueError for
+    settings that it makes itself.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        settings: Mapping[str, object] | None = None,
+        zookeeper_jars: str | Path | None = None,
+        log_level: Literal["debug", "info", "warning", "error"] = "info",
+        start_timeout_s: float = START_TIMEOUT_S,
+    ):
+        if brokers < 1:
+            raise ValueError(f"{brokers} brokers are none")
+        given = dict(settings or {})
+        for name in OF_THE_KIT:
+            if name in given:
+                raise ValueError(f"settings: {name} is not for tests to set")
+        self.brokers: dict[int, Broker] = {}
+        with contextlib.ExitStack() as stack:
+            self.zookeeper = ZooKeeper(zookeeper_jars)
+            stack.callback(self.zookeeper.close)
+            for broker_id in range(1, brokers + 1):
+                own = {**_replicated(brokers), **QUICK, **given}
+                own |= {"broker.id": broker_id, "zookeeper.connect": self.zookeeper.connect}
+                broker = Broker(settings=own, log_level=log_level, start_timeout_s=start_timeout_s)
+                stack.callback(broker.close)
+                self.brokers[broker_id] = broker
+            self._stack = stack.pop_all()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, for the setting `bootstrap.servers` of any client."""
+        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    # --- its life ----------------------------------------------------------------------------------------
+    def start(self, *broker_ids: int) -> None:
+        """Start the brokers with these ids, or all that do not run, at once. Return when they are at rest.
+
+        Raises BrokerFailed when one does not start, or when a replica does not come into sync within 60 s.
+        """
+        waiting = [self.brokers[each] for each in broker_ids or self.brokers if self.brokers[each].pid is None]
+        if waiting:
+            with ThreadPoolExecutor(len(waiting)) as pool:
+                for _ in pool.map(lambda broker: broker.start(), waiting):
+                    pass
+        self.await_in_sync()
+
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker as SIGTERM does: it hands its partitions over first."""
+        self.brokers[broker_id].stop()
+
+    def kill(self, *broker_ids: int) -> None:
+        """Kill brokers with SIGKILL, as crashes would."""
+        for broker_id in broker_ids:
+            self.brokers[broker_id].kill()
+
+    def pause(self, broker_id: int) -> None:
+        """Stop all threads of a broker (SIGSTOP), until `resume`: the others give it up after two seconds."""
+        self.brokers[broker_id].pause()
+
+    def resume(self, broker_id: int) -> None:
+        """Let a paused broker go on."""
+        self.brokers[broker_id].resume()
+
+    @contextlib.contextmanager
+    def paused(self, broker_id: int) -> Iterator[None]:
+        """A context manager: `pause`, and `resume` at the end of the block."""
+        with self.brokers[broker_id].paused():
+            yield
+
+    def close(self) -> None:
+        """End all brokers and the ZooKeeper in whatever state they are, and remove their data."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.zookeeper.start()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                for broker in self.brokers.values():
+                    broker._runner.check_alive()
+        finally:
+            self.close()
+
+    # --- what tests do first, and ask ----------------------------------------------------------------------
+    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: object) -> None:
+        """Create a topic, and return when all its replicas are in sync. `configs`: its settings: `retention_ms=1000`.
+
+        Raises kbroker.client.BrokerError when the cluster refuses.
+        """
+        named = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        with self._admin() as admin:
+            admin.create_topic(name, partitions, replication_factor, named)
+        self.await_in_sync(name)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the id of a partition's leader; -1 when it has none."""
+        with self._admin() as admin:
+            return admin.describe_topics([topic])[topic].partitions[partition].leader
+
+    def controller(self) -> int:
+        """Return the id of the controller; -1 when there is none."""
+        with self._admin() as admin:
+            return admin.describe_cluster().controller_id
+
+    def await_in_sync(self, *topics: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
+        """Wait until all running brokers are registered and all replicas of the topics on them, or of all, in sync.
+
+        Raises BrokerFailed when that takes longer than `timeout_s`.
+        """
+        from kbroker.client import ClientError
+
+        running = {broker_id for broker_id, broker in self.brokers.items() if broker.pid is not None}
+
+        def missing() -> str:
+            try:
+                with self._admin() as admin:
+                    registered = {broker.node_id for broker in admin.describe_cluster().brokers}
+                    names = topics or tuple(admin.list_topics(internal=True))
+                    found = admin.describe_topics(names)
+            except ClientError as error:
+                return str(error)
+            if registered != running:
+                return f"brokers {sorted(registered)} are registered, {sorted(running)} run"
+            for name, topic in found.items():
+                for at, each in enumerate(topic.partitions):
+                    if each.leader < 0 or set(each.in_sync) != set(each.replicas) & running:
+                        return f"{name}-{at} has in sync {sorted(each.in_sync)} of {sorted(each.replicas)}"
+            return ""
+
+        self._wait(missing, timeout_s)
+
+    def _wait(self, missing: Callable[[], str], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while what := missing():
+            for broker in self.brokers.values():
+                if broker.pid is not None:
+                    broker._runner.check_alive()
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"the cluster is not at rest after {timeout_s:g} s: {what}", self._logs())
+            time.sleep(LOOK_EVERY_S)
+
+    def _logs(self) -> str:
+        return "\n".join(f"broker {each}: {line}" for each, broker in self.brokers.items()
+                         for line in broker.log.splitlines()[-10:])  # fmt: skip
+
+    def _admin(self) -> AdminClient:
+        from kbroker.client import AdminClient
+
+        running = [broker.bootstrap_servers for broker in self.brokers.values() if broker.pid is not None]
+        if not running:
+            raise RuntimeError("no broker of the cluster runs")
+        return AdminClient(bootstrap_servers=",".join(running), client_id="kbroker.testing")
+
+
+def _replicated(brokers: int) -> dict[str, object]:
+    """Return the settings of replication that a cluster of so many brokers has by default."""
+    factor, in_sync = min(3, brokers), 2 if brokers >= 3 else 1
+    return {
+        "default.replication.factor": factor,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": in_sync,
+    }

@@ -1,0 +1,92 @@
+"""`kbroker.testing.Cluster`: brokers that have one ZooKeeper, what happens when some of them go, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.client import AdminClient, Consumer, Producer
+from kbroker.testing import BrokerFailed, Cluster
+from tests.kit.cluster.nodes import AS_MEMBER
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
+
+
+@pytest.fixture
+def jars() -> Path:
+    return Path(KafkaOnZooKeeper.classpath().split(":")[0]).parent
+
+
+@pytest.fixture
+def cluster(jars: Path) -> Iterator[Cluster]:
+    with Cluster(3, zookeeper_jars=jars) as cluster:
+        yield cluster
+
+
+@AS_MEMBER
+@pytest.mark.timeout(120)
+def test_what_is_acknowledged_is_there_when_its_leader_is_gone(cluster: Cluster) -> None:
+    cluster.create_topic("views", partitions=3)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+        sent = [producer.send("views", b"%d" % number, partition=0) for number in range(100)]
+        assert [delivery.result(30).offset for delivery in sent] == list(range(100))
+        lost = cluster.leader("views")
+        cluster.kill(lost)
+        assert producer.send("views", b"after", partition=0).result(60).offset == 100
+    assert cluster.leader("views") != lost
+    cluster.start()
+    assert cluster.brokers[lost].pid is not None
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign_topics("views")
+        found = []
+        while len(found) < 101:
+            found += [record.value for record in consumer.poll(5.0)]
+    assert found == [b"%d" % number for number in range(100)] + [b"after"]
+
+
+@AS_MEMBER
+@pytest.mark.timeout(120)
+def test_a_controller_that_is_paused_is_replaced(cluster: Cluster) -> None:
+    paused = cluster.controller()
+    assert paused in cluster.brokers
+    with cluster.paused(paused):
+        deadline = time.monotonic() + 30
+        with AdminClient(bootstrap_servers=cluster.brokers[paused % 3 + 1].bootstrap_servers) as admin:
+            while admin.describe_cluster().controller_id in (-1, paused):
+                assert time.monotonic() < deadline
+    cluster.await_in_sync()
+
+
+@AS_MEMBER
+@pytest.mark.timeout(120)
+def test_one_broker_is_a_cluster_too(jars: Path) -> None:
+    with Cluster(1, zookeeper_jars=jars) as cluster:
+        cluster.create_topic("alone", partitions=2)
+        assert cluster.leader("alone", 1) == 1 == cluster.controller()
+
+
+@AS_MEMBER
+@pytest.mark.timeout(120)
+def test_a_broker_that_ends_by_itself_is_told(jars: Path, temporary_files: Path) -> None:
+    with pytest.raises(BrokerFailed, match="has ended by itself"), Cluster(1, zookeeper_jars=jars) as cluster:
+        pid = cluster.brokers[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert list(temporary_files.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["broker.id", "zookeeper.connect", "listeners", "log.dirs"])
+def test_settings_that_the_cluster_makes_itself_are_refused(jars: Path, temporary_files: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Cluster(2, settings={name: "7"}, zookeeper_jars=jars)
+    assert list(temporary_files.iterdir()) == []
+
+
+def test_a_cluster_of_no_brokers_is_refused(jars: Path) -> None:
+    with pytest.raises(ValueError, match="none"):
+        Cluster(0, zookeeper_jars=jars)

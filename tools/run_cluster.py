@@ -1,0 +1,130 @@
+"""`make cluster`: three brokers and a ZooKeeper on this machine, until Ctrl-C. Data stays in build/cluster.
+
+ZooKeeper's jars are those that tests use: they come from Maven Central, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from kbroker.testing import zookeeper  # noqa: E402
+from kbroker.testing.lifeline import Lifeline  # noqa: E402
+from tests.kit.brokers.process import serves, write_properties  # noqa: E402
+from tests.kit.kafka.process import KafkaProcess  # noqa: E402
+
+DATA = ROOT / "build" / "cluster"
+FIRST_PORT, ZOOKEEPER_PORT = 9092, 2181
+START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 30.0
+
+
+class Failed(Exception):
+    """Raised when a process of the cluster has ended or does not serve. The message names its log."""
+
+
+class Process:
+    """One process of the cluster, with its log."""
+
+    def __init__(self, name: str, command: list[str]):
+        self.name, self.log = name, DATA / f"{name}.log"
+        self._lifeline = Lifeline()
+        with self.log.open("ab") as output:
+            # A group of its own: Ctrl-C is for this program, which stops them in order.
+            self.process = self._lifeline.start(command, stdout=output, stderr=output, cwd=DATA, process_group=0)
+
+    def await_serving(self, port: int, is_zookeeper: bool = False) -> None:
+        """Wait until it answers. Raises Failed when it ends or takes too long."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (zookeeper.serves(port) if is_zookeeper else serves(port)):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise Failed(f"{self.name} does not serve; see {self.log}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def run(brokers: int) -> None:
+    """Start everything, say where it is, and stop it at Ctrl-C, the ZooKeeper last."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    settings = zookeeper.properties(DATA / "zookeeper", ZOOKEEPER_PORT)
+    file = write_properties(DATA / "zookeeper.properties", settings)
+    jvm = [zookeeper.find_java(), *zookeeper.JAVA_OPTIONS, "-cp", KafkaProcess.classpath(), zookeeper.MAIN_CLASS]
+    started = [Process("zookeeper", [*jvm, str(file)])]
+    try:
+        started[0].await_serving(ZOOKEEPER_PORT, is_zookeeper=True)
+        print(f"ZooKeeper at 127.0.0.1:{ZOOKEEPER_PORT}", flush=True)
+        factor, in_sync = min(3, brokers), 2 if brokers >= 3 else 1
+        replicated = {
+            "default.replication.factor": factor,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": factor,
+            "transaction.state.log.replication.factor": factor,
+            "transaction.state.log.min.isr": in_sync,
+        }
+        ports = {number: FIRST_PORT + number - 1 for number in range(1, brokers + 1)}
+        for number, port in ports.items():
+            own = {
+                "broker.id": number,
+                "zookeeper.connect": f"127.0.0.1:{ZOOKEEPER_PORT}",
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "log.dirs": DATA / f"broker-{number}",
+                **replicated,
+            }
+            properties = write_properties(DATA / f"broker-{number}.properties", own)
+            command = [sys.executable, "-m", "kbroker.cli.main", "start", str(properties)]
+            os.environ["PYTHONPATH"] = str(ROOT)
+            started.append(Process(f"broker-{number}", command))
+        for process, (number, port) in zip(started[1:], ports.items(), strict=True):
+            process.await_serving(port)
+            print(f"broker {number} at 127.0.0.1:{port}, pid {process.process.pid}, log {process.log}", flush=True)
+        servers = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+        print(f"\nkbroker cluster status --bootstrap-server {servers}\nCtrl-C stops it.", flush=True)
+        told: set[str] = set()
+        while True:
+            time.sleep(0.5)
+            for process in started:
+                # A broker may be killed to see what happens: the others go on.
+                if process.process.poll() is not None and process.name not in told:
+                    told.add(process.name)
+                    print(f"{process.name} has ended; see {process.log}", flush=True)
+    except KeyboardInterrupt:
+        print("stopping")
+    finally:
+        for process in reversed(started):
+            if process.process.poll() is None:
+                process.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--new", action="store_true", help="remove the data of an earlier cluster first")
+    arguments = parser.parse_args()
+    if arguments.new:
+        shutil.rmtree(DATA, ignore_errors=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(arguments.brokers)
+    except Failed as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
