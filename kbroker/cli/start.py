@@ -154,6 +154,7 @@ def _serve(
     broker = Broker(config)
     manager = ServiceManager()
     signals.on_first = broker.give_up_start
+    broker.on_fatal = lambda: os.kill(os.getpid(), signal.SIGTERM)
     if signals.has_come:
         broker.give_up_start()
     try:

@@ -19,7 +19,6 @@ AS_THEY_ARE = ("/config/brokers", "/config/clients", "/config/users", "/config/i
 """Trees of configs that are carried whole."""
 SINGLE = (paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.PRODUCER_ID_BLOCK)
 REASSIGNMENTS = "/admin/reassign_partitions"
-MIGRATION = "/migration"
 ACLS = ("/kafka-acl", "/kafka-acl-extended")
 
 _OFFSET = re.compile(re.escape(paths.CONSUMERS) + r"/.+/offsets/[^/]+/\d+")
@@ -93,7 +92,7 @@ def read_carried(source: Source) -> CarriedNodes:
     for topic in found.topics().values():
         found.is_reassigning |= bool(topic.adding or topic.removing)
     found.is_reassigning |= bool(source.get_many([REASSIGNMENTS])[0])
-    found.is_migrating = bool(source.get_many([MIGRATION])[0])
+    found.is_migrating = bool(source.get_many([paths.MIGRATION])[0])
     found.acl_count = sum(
         len(names_below(source, f"{root}/{kind}")) for root in ACLS for kind in names_below(source, root)
     )

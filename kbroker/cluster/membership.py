@@ -305,6 +305,10 @@ class Membership:
     def _noting(self, what: str) -> Callable[[WatchEvent], None]:
         return lambda _event: self._note(what)
 
+    def tell_failed_directory(self) -> None:
+        """Have `step` tell the controller that a log directory of this broker has failed. For any thread."""
+        self._note("directory")
+
     # --- afterwards -----------------------------------------------------------------------------------------------
 
     def step(self) -> float:
@@ -348,6 +352,9 @@ class Membership:
                 self._member.configs_changed(changed)
             self._due_s = now_s + PURGE_S
             happened.discard("configs")
+        if "directory" in happened:
+            session.create(paths.LOG_DIR_EVENT_PREFIX, paths.encode_log_dir_event(self.node_id), sequential=True)
+            happened.discard("directory")
         if "groups" in happened:
             session.exists(paths.GROUP_CONFIGS, self._noting("groups"))
             self._member.group_configs_changed()

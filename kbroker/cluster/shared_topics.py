@@ -134,6 +134,8 @@ class SharedTopics:
         """The registered brokers that are no kbrokers."""
         self._unread: set[str] = set()
         """Topics whose configs could not be read when they became known."""
+        self._configured: dict[str, Topic] = {}
+        """Topics that the controller has given partitions of before the metadata had them."""
         self._awaited = AwaitedTopics(clock)
         self.change_count = 0
         """How often the image has changed since the start."""
@@ -199,10 +201,15 @@ class SharedTopics:
     def configured(self, name: str, topic_id: UUID) -> Topic:
         """Return the topic, or if the metadata has none yet, one without partitions that has its own configs."""
         topic = self._image.topics.get(name)
-        if topic is not None:
+        if topic is not None and topic.topic_id == topic_id:
             return topic
-        configs = self._configs_of([name])
-        return Topic(name, topic_id, (), configs.get(name, {}), configs_given=name not in self._unread)
+        with self._lock:
+            topic = self._configured.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                configs = self._configs_of([name])
+                topic = Topic(name, topic_id, (), configs.get(name, {}), configs_given=name not in self._unread)
+                self._configured[name] = topic
+        return topic
 
     def serve(self, host: MemberHost) -> None:
         """Tell `host` of changes from now on."""
@@ -219,6 +226,8 @@ class SharedTopics:
     def update(self, request: M.UpdateMetadataRequest) -> Collection[int]:
         """Apply UpdateMetadata. Returns the ids of the brokers that are alive now. Raises ProtocolError."""
         with self._lock:
+            unread = set(self._unread)
+            self._configured.clear()
             update = image_after(self._image, request, self._configs_of)
             image, changed = update.image, list(update.changed)
             if self._unread:
@@ -226,15 +235,21 @@ class SharedTopics:
                 image = image.with_topics(changed)
             self._show_locked(image)
             self._unread -= {topic.name for topic in update.removed if topic.name not in image.topics}
-        if self._host is not None and (changed or update.removed):
-            self._host.topics_changed(changed, update.removed)
+            read_late = [image.topics[name] for name in unread - self._unread if name in image.topics]
+        if self._host is not None:
+            if changed or update.removed:
+                self._host.topics_changed(changed, update.removed)
+            for topic in read_late:
+                self._host.update_topic(topic)
         self._awaited.look(image)
         return image.brokers.keys()
 
     def _configs_of(self, names: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Read the own configs of topics. If the store is away they are read later: see `step`."""
         try:
-            return load_topic_configs(self._store, names)
+            found = load_topic_configs(self._store, names)
+            self._unread.difference_update(names)
+            return found
         except (StoreUnavailable, StoreError) as error:
             log.warning("configs of topics (%s) are not known yet: %s", listed(sorted(names), MOST_NAMES), error)
             self._unread.update(names)

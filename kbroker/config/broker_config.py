@@ -65,6 +65,7 @@ class BrokerConfig(Mapping[str, Any]):
         listeners: tuple[Endpoint, ...],
         advertised_listeners: tuple[Endpoint, ...],
         inter_broker_listener: str,
+        control_plane_listener: str,
         log_dirs: tuple[Path, ...],
         http_address: tuple[str, int] | None,
     ):
@@ -75,6 +76,8 @@ class BrokerConfig(Mapping[str, Any]):
         self.advertised_listeners = advertised_listeners
         """The advertised listeners that were set. Other listeners advertise the address that a client connected to."""
         self.inter_broker_listener = inter_broker_listener
+        self.control_plane_listener = control_plane_listener
+        """The listener for requests of the controller; "" if it is the inter-broker listener."""
         self.log_dirs = log_dirs
         self.http_address = http_address
 
@@ -84,6 +87,11 @@ class BrokerConfig(Mapping[str, Any]):
         value = self.values_by_name["broker.id"]
         assert isinstance(value, int)
         return value
+
+    @property
+    def zookeeper(self) -> str | None:
+        """The address of the ZooKeeper whose cluster this broker is a member of; None if it is alone."""
+        return self["zookeeper.connect"] if self["enable.zookeeper"] and self["zookeeper.connect"] else None
 
     def __getitem__(self, name: str) -> Any:
         return self.values_by_name[name]
@@ -319,9 +327,10 @@ def _build(given: dict[str, Given], notices: list[Notice], wrong: list[str]) -> 
         )
     listeners: tuple[Endpoint, ...] = ()
     advertised: tuple[Endpoint, ...] = ()
-    inter_broker = ""
+    inter_broker = control_plane = ""
     with _gathered(wrong):
         listeners, advertised, inter_broker = _settle_listeners(values, readable, notices)
+        control_plane = _control_plane_listener(values, readable, listeners, inter_broker)
     address = values["kbroker.http.address"]
     assert isinstance(address, str)
     http_address = None
@@ -337,6 +346,7 @@ def _build(given: dict[str, Given], notices: list[Notice], wrong: list[str]) -> 
         listeners=listeners,
         advertised_listeners=advertised,
         inter_broker_listener=inter_broker,
+        control_plane_listener=control_plane,
         log_dirs=tuple(Path(directory).expanduser() for directory in directories),
         http_address=http_address,
     )
@@ -475,6 +485,21 @@ def _inter_broker_listener(values: Mapping[str, Value | None], listeners: Sequen
         return name
     protocol = values["security.inter.broker.protocol"]
     return next((e.listener for e in listeners if e.security_protocol == protocol), listeners[0].listener)
+
+
+def _control_plane_listener(
+    values: Mapping[str, Value | None], given: Mapping[str, Given], listeners: Sequence[Endpoint], inter_broker: str
+) -> str:
+    wanted = values["control.plane.listener.name"]
+    if wanted is None:
+        return ""
+    name = str(wanted).upper()
+    where = f"{_origin(given, 'control.plane.listener.name')}control.plane.listener.name={wanted}"
+    if name not in {endpoint.listener for endpoint in listeners}:
+        raise ConfigError(f"{where}: not among listeners")
+    if name == inter_broker:
+        raise ConfigError(f"{where}: it is the inter-broker listener too; leave it out, or name another one")
+    return name
 
 
 def _split(value: Value | None) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kbroker.config.cluster_definitions import CLUSTER
 from kbroker.config.compaction_definitions import COMPACTION
 from kbroker.config.group_definitions import GROUPS
 from kbroker.config.listeners import counts_problem
@@ -359,6 +360,7 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "Groups and offsets": GROUPS,
     "Transactions": TRANSACTIONS,
     "ZooKeeper": ZOOKEEPER,
+    "Cluster": CLUSTER,
     "Operation": OPERATION,
 }
 

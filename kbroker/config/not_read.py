@@ -7,23 +7,18 @@ from __future__ import annotations
 
 # Reason -> names. "Not yet": the project has planned the work. "Not needed": nothing here corresponds to the setting.
 _REASONS: dict[str, str] = {
-    "not yet: kbroker keeps its coordination in process and does not replicate": """
+    "not yet: parts of a cluster that its members do without": """
         zookeeper.set.acl zookeeper.max.in.flight.requests zookeeper.clientCnxnSocket zookeeper.ssl.client.enable
         zookeeper.ssl.cipher.suites zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
         zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
         zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol
         zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
         zookeeper.sync.time.ms zk.synctime.ms
-        broker.id.generation.enable reserved.broker.max.id inter.broker.protocol.version
-        auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-        controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
-        controller.socket.timeout.ms controller.message.queue.size
-        replica.lag.time.max.ms replica.lag.max.messages replica.selector.class
-        replica.high.watermark.checkpoint.interval.ms
-        replica.socket.receive.buffer.bytes unclean.leader.election.interval.ms
+        controller.message.queue.size replica.lag.max.messages replica.socket.receive.buffer.bytes
+        unclean.leader.election.interval.ms
         alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
         replication.quota.window.num replication.quota.window.size.seconds num.replica.alter.log.dirs.threads
-        socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms control.plane.listener.name
+        socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
         zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size""",
     "not yet: TLS, SASL and access control": """
         authorizer.class.name super.users allow.everyone.if.no.acl.found early.start.listeners

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,32 +16,33 @@ from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
+from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.group_configs import effective_group_configs
-from kbroker.cluster.new_topics import TopicDefaults
-from kbroker.cluster.topics import Topics
 from kbroker.config.broker_config import BrokerConfig, Reading
-from kbroker.config.definitions import DEFAULT_NODE_ID, SETTINGS
+from kbroker.config.definitions import SETTINGS
 from kbroker.config.listeners import parse_counts
-from kbroker.coordination.embedded import EmbeddedStore
-from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
+from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
 from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.acks import ReplicationWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
+from kbroker.server.alone import Alone
+from kbroker.server.control_lanes import ControlLanes
 from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.found_logs import find_store, found_partitions, refuse_foreign
+from kbroker.server.found_logs import refuse_foreign
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.current_leader import current_leader
 from kbroker.server.handlers.shared.services import Services
-from kbroker.server.local_partitions import LocalPartitions, internal_topics
+from kbroker.server.home import Home
+from kbroker.server.local_partitions import LocalPartitions
 from kbroker.server.log_options import storage_options
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from kbroker.server.registration import Registration
+    pass
 
 LOG = logging.getLogger(__name__)
 
@@ -68,13 +69,23 @@ class Broker:
         self.endpoints: tuple[Endpoint, ...] = ()
         """The bound listeners, each with its real port where port 0 was asked for."""
         self.is_ready = False
-        self._logs = LogManager(storage_options(config), clock=self.clock)
+        self._logs = LogManager(storage_options(config), clock=self.clock, is_member=config.zookeeper is not None)
         self._waits = ReplicationWaits()
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
         self._services: Services | None = None
-        self._registration: Registration | None = None
-        self._gives_up = False
+        self.on_fatal: Callable[[], object] = self._warn_of_going_on
+        """Called on any thread when this broker must not go on as a member: its process is to stop it."""
+        self._home: Home = self._member() if config.zookeeper else Alone(config, self._logs, self.clock)
         self._stops: list[tuple[str, Callable[[], object]]] = []
+
+    def _member(self) -> Home:
+        # Not imported by a broker that is alone: kazoo and the client take time.
+        from kbroker.server.member import Member
+
+        return Member(self.config, self._logs, self.clock, lambda: self.on_fatal())
+
+    def _warn_of_going_on(self) -> None:
+        LOG.error("broker %d goes on serving, but should be stopped", self.node_id)
 
     # --- start -------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -89,38 +100,24 @@ class Broker:
         self._start()
 
     def _open_cluster(self) -> None:
-        """Open the log directories, the coordination store, the cluster's metadata and the logs of its partitions."""
-        config, logs = self.config, self._logs
+        """Open the log directories, the cluster that this broker is or is in, and the logs of its partitions."""
+        config, logs, home = self.config, self._logs, self._home
         refuse_foreign(config.log_dirs)
         identity = logs.lock_directories()
         self._on_stop("logs", lambda: logs.stop(config["kbroker.stop.timeout.ms"] / 1000))
-        self._store_path = find_store(logs)
-        self._store = EmbeddedStore(self._store_path)
-        self._on_stop("store", self._store.stop)
-        self._session = self._store.connect()
-        self.node_id = config.node_id
-        if self.node_id < 0:
-            self.node_id = DEFAULT_NODE_ID if identity is None or identity.node_id is None else identity.node_id
-        self._topics = Topics(
-            self._session,
-            self.node_id,
-            defaults=TopicDefaults(config["num.partitions"], config["default.replication.factor"]),
-            cluster_id=identity.cluster_id if identity else None,
-            internal_topics=internal_topics(config),
-            found_partitions=lambda: found_partitions(logs.usable_directories),
-            clock=self.clock,
-        )
+        home.open(identity, self._on_stop)
+        self.node_id = home.node_id
+        self._cluster: Cluster = home.cluster
         self._broker_configs = self._configs_over(config)
-        self._connect_zookeeper()
         self._partitions = LocalPartitions(logs, config, self._take_config)
-        dynamic = self._topics.dynamic_broker_configs()
+        dynamic = self._cluster.dynamic_broker_configs()
         if dynamic:
             self._partitions.update_broker_configs(dynamic)
-        logs.start(self._partitions.resolver(self._topics), self.node_id, self._topics.cluster_id)
+        logs.start(self._partitions.resolver(self._cluster), self.node_id, self._cluster.cluster_id)
         self._waits.start()
         self._on_stop("replication waits", self._waits.stop)
         self._consumer_offsets = ConsumerOffsets(
-            self._session,
+            home.session,
             self.clock,
             config["kbroker.zookeeper.offsets.max.nodes"],
             config["offsets.retention.minutes"] * 60_000,
@@ -128,32 +125,19 @@ class Broker:
         self._coordinators = Coordinators(
             config,
             self.clock,
-            self._topics,
+            self._cluster,
             logs,
             self._waits,
-            self._session,
+            home.session,
             limits_of_group=self._limits_of_group,
             expire_others=self._consumer_offsets.expire,
+            others=home.others,
         )
-
-    def _connect_zookeeper(self) -> None:
-        address = self.config["zookeeper.connect"]
-        if not address or not self.config["enable.zookeeper"]:
-            return
-        from kbroker.server.registration import Registration, RegistrationOptions
-
-        session_timeout_ms = self.config["zookeeper.session.timeout.ms"]
-        connection_timeout_ms = self.config["zookeeper.connection.timeout.ms"] or session_timeout_ms
-        options = RegistrationOptions(address, session_timeout_ms / 1000, connection_timeout_ms / 1000)
-        self._registration = Registration(options, self._session, self._topics, self.clock)
-        if self._gives_up:
-            self._registration.stop()
-        self._registration.connect()
-        self._on_stop("zookeeper", self._registration.stop)
+        home.attach(self._partitions, self._coordinators.roles)
 
     def _limits_of_group(self, group_id: str) -> dict[str, int]:
         """The limits of a group that has configs of its own, by the field names of `ConsumerLimits`; {} for others."""
-        image = self._topics.image
+        image = self._cluster.image
         own = image.group_configs.get(group_id)
         if own is None:
             return {}
@@ -174,7 +158,7 @@ class Broker:
         """
         reading = self._partitions.static.read_again(fresh)
         if reading.taken:
-            self._topics.rebase_broker_configs(lambda dynamic: self._partitions.rebase(reading.config, dynamic))
+            self._cluster.rebase_broker_configs(lambda dynamic: self._partitions.rebase(reading.config, dynamic))
             assert self._services is not None, "read_again is for a broker that serves"
             self._broker_configs = self._services.broker_configs = self._configs_over(reading.config)
         return reading
@@ -182,19 +166,20 @@ class Broker:
     def _take_config(self, config: BrokerConfig) -> None:
         """Give the parts the settings that are in force after a dynamic change."""
         self.config = config
+        self._home.take_config(config)
         self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         if self._services is not None:
             self._services.config = config
 
     def _open_server(self) -> None:
         """Make the processors and handlers and bind the listeners; nothing runs yet."""
-        config = self.config
+        config, home = self.config, self._home
         self._services = Services(
             config=config,
             clock=self.clock,
             node_id=self.node_id,
-            cluster_id=self._topics.cluster_id,
-            cluster=self._topics,
+            cluster_id=self._cluster.cluster_id,
+            cluster=self._cluster,
             broker_configs=self._broker_configs,
             logs=self._logs,
             groups=self._coordinators.groups.get,
@@ -204,9 +189,13 @@ class Broker:
             consumer_offsets=self._consumer_offsets,
             producer_ids=self._coordinators.producer_ids,
             endpoints_for=self._endpoints_for,
+            partitions=home.partitions,
+            controller=home.controller,
         )
         self._channel = RequestChannel(config["queued.max.requests"])
-        self._dispatcher = Dispatcher(self._services, self._channel)
+        self._lanes = None if self._cluster.is_alone else ControlLanes()
+        lanes = None if self._lanes is None else self._lanes.channels
+        self._dispatcher = Dispatcher(self._services, self._channel, lanes=lanes)
         self._handlers = HandlerPool(config["num.io.threads"], self._channel, self._dispatcher.serve)
         self._processors = Processors(
             config["num.network.threads"],
@@ -235,13 +224,23 @@ class Broker:
         )
         self._acceptor = Acceptor(config.listeners, self._processors.all, limits)
         self.endpoints = self._acceptor.endpoints
-        self._advertised = AdvertisedEndpoints(self.endpoints, config.advertised_listeners)
+        advertised = AdvertisedEndpoints(self.endpoints, config.advertised_listeners)
+        self._registered = self._home.reachable(
+            [advertised.endpoint_for(each.listener, each.host, each.port) for each in self.endpoints]
+        )
+        # Other members tell clients what is registered, so this one must not tell them anything else.
+        self._advertised = (
+            advertised if self._cluster.is_alone else AdvertisedEndpoints(self.endpoints, self._registered)
+        )
 
     def _start(self) -> None:
         timeout_s = self.config["kbroker.stop.timeout.ms"] / 1000
         self._join_cluster()
         self._handlers.start()
         self._on_stop("handlers", lambda: self._handlers.stop(timeout_s))
+        if (lanes := self._lanes) is not None:
+            lanes.start(self._dispatcher.serve_in_turn)
+            self._on_stop("control lanes", lambda: lanes.stop(timeout_s))
         self._processors.start()
         self._on_stop("processors", lambda: self._processors.stop(timeout_s))
         # Stopped before the processors: those wait until every request has its answer, and a JoinGroup waits for other
@@ -251,34 +250,20 @@ class Broker:
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
-        if self._registration is not None:
-            self._registration.start(self._advertised_endpoints(), self.config["broker.rack"])
-            # Stopped before everything else, so that clients do not find a broker that is going away.
-            self._on_stop("registration", self._registration.stop)
+        # Stopped before everything else, while this broker still serves: others take over what it leads.
+        self._on_stop("leadership", self._home.leave)
         name_threads()
         self.is_ready = True
 
     def _join_cluster(self) -> None:
-        self._topics.register(self._advertised_endpoints(), self.config["broker.rack"])
-        self._topics.start(self._partitions, new_leader_epochs=not self._logs.was_stopped_cleanly)
-        self._logs.set_on_directory_failed(self._directory_failed)
+        self._home.join(self._registered)
+        self._logs.set_on_directory_failed(self._home.directory_failed)
         groups, transactions = self._coordinators.groups, self._coordinators.transactions
-        self._partitions.serve(self._topics, groups, transactions)
-        if self._topics.image.topic(GROUP_OFFSETS_TOPIC) is not None:
+        self._partitions.serve(self._cluster, groups, transactions)
+        if self._cluster.image.topic(GROUP_OFFSETS_TOPIC) is not None:
             groups.get()
-        if self._topics.image.topic(TRANSACTION_STATE_TOPIC) is not None:
+        if self._cluster.image.topic(TRANSACTION_STATE_TOPIC) is not None:
             transactions.get()
-
-    def _advertised_endpoints(self) -> list[Endpoint]:
-        return [
-            self._advertised.endpoint_for(endpoint.listener, endpoint.host, endpoint.port)
-            for endpoint in self.endpoints
-        ]
-
-    def _directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
-        if Path(self._store_path).parent == Path(directory):
-            self._store.fail(f"log directory {directory} is offline")
-        self._topics.mark_failed(partitions)
 
     def _endpoints_for(self, connection: Connection) -> Endpoint:
         return self._advertised.endpoint_for(connection.listener, connection.local_host, connection.local_port)
@@ -291,7 +276,7 @@ class Broker:
         self._http = observe(
             self.config.http_address,
             node_id=self.node_id,
-            cluster_id=self._topics.cluster_id,
+            cluster_id=self._cluster.cluster_id,
             logs=self._logs,
             acceptor=self._acceptor,
             processors=self._processors.all,
@@ -299,7 +284,7 @@ class Broker:
             handlers=self._handlers,
             groups=self._coordinators.groups.get(),
             transactions=self._coordinators.transactions.get(),
-            is_ready=lambda: self.is_ready,
+            is_ready=lambda: self.is_ready and self._home.is_ready(),
             clock=self.clock,
             most_lags=self.config["kbroker.metrics.lag.partitions.max"],
         )
@@ -320,9 +305,8 @@ class Broker:
     # --- stop --------------------------------------------------------------------------------------------
     def give_up_start(self) -> None:
         """Make a start that waits for ZooKeeper fail at once; otherwise a no-op. May be called by any thread."""
-        self._gives_up = True
-        if self._registration is not None and not self.is_ready:
-            self._registration.stop()
+        if not self.is_ready:
+            self._home.give_up()
 
     def _on_stop(self, name: str, call: Callable[[], object]) -> None:
         self._stops.append((name, call))

@@ -92,7 +92,7 @@ class LocalPartitions:
             own = (topic.configs_given, frozenset(topic.configs.items()))
             options = shared.get(own)
             if options is None:
-                options = shared[own] = self._options_of(topic)
+                options = shared[own] = self.options_of(topic)
             return topic.topic_id, options
 
         return resolve
@@ -122,7 +122,7 @@ class LocalPartitions:
             )  # fmt: skip
 
     def create_partitions(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        options = self._options_of(topic)
+        options = self.options_of(topic)
         for partition in partitions:
             log = self._logs.get(TopicPartition(topic.name, partition.partition_id))
             if log is None:
@@ -154,11 +154,19 @@ class LocalPartitions:
             return self._transactions.made
         return None
 
+    def follow_topic(self, topic: Topic) -> None:
+        """Give the topic's logs its options, if they have others."""
+        options = self.options_of(topic)
+        logs = [self._logs.get(TopicPartition(topic.name, partition.partition_id)) for partition in topic.partitions]
+        if any(log is not None and log.options != options for log in logs):
+            self._set_options(topic, options)
+
     def update_topic(self, topic: Topic) -> None:
-        self._set_options(topic, self._options_of(topic))
+        self._set_options(topic, self.options_of(topic))
         self._logs.free_space()
 
-    def _options_of(self, topic: Topic) -> LogOptions:
+    def options_of(self, topic: Topic) -> LogOptions:
+        """Return the options of the topic's logs."""
         return log_options(topic.configs, self._config, configs_given=topic.configs_given)
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
@@ -209,7 +217,7 @@ class LocalPartitions:
         for topic in topics:
             own = (topic.configs_given, frozenset(topic.configs.items()))
             if own not in changed:
-                options = self._options_of(topic)
+                options = self.options_of(topic)
                 options_before = log_options(topic.configs, before, configs_given=topic.configs_given)
                 changed[own] = None if options == options_before else options
             options_now = changed[own]

@@ -372,25 +372,11 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
     ),
     OtherDeviation(
-        "Nodes in a ZooKeeper: a mirror",
-        "With `zookeeper.connect` they show what the broker's own store has. What a tool writes there (a topic, its "
-        "settings, a topic to be deleted) has no effect. Kafka's controller acts on it.",
-        "One store counts; tools have requests for all of it.",
-        "tests/unit/cluster/test_shown_nodes.py::test_what_changed_while_nobody_looked_is_found",
-    ),
-    OtherDeviation(
-        "Nodes in a ZooKeeper: offsets and producer ids",
-        "Offsets of OffsetCommit 0 and the block of producer ids are in the broker's own store only, with "
-        "`zookeeper.connect` too. Kafka keeps both in ZooKeeper.",
-        "A ZooKeeper that is away costs no request.",
-        "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
-    ),
-    OtherDeviation(
         "ZooKeeper: a start while the id is still registered",
         "Waits for that session to end, up to twice zookeeper.session.timeout.ms, and says so. Kafka ends with "
         "NodeExists.",
         "The restart after a kill succeeds by itself.",
-        "tests/unit/server/test_registration.py::test_a_start_waits_for_the_session_of_the_broker_that_was_killed",
+        "tests/unit/cluster/test_membership.py::test_a_former_life_of_the_same_broker_is_waited_for",
     ),
     OtherDeviation(
         "Files: order of lines",

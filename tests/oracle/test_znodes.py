@@ -94,7 +94,7 @@ class Kbroker:
     def nodes(self) -> dict[str, Node]:
         """Return the nodes of the running broker; of a stopped one, those in its file."""
         if self.broker is not None:
-            return self._nodes(self.broker._store)
+            return self._nodes(self.broker._home.session)
         store = EmbeddedStore(store_path(str(self.folder)))
         try:
             return self._nodes(store)

@@ -64,7 +64,7 @@ def cycle(running: WholeBroker, number: int) -> None:
 def entries(running: WholeBroker) -> dict[str, int]:
     """Return how many entries each place has that knows topics by name or id."""
     broker = running.broker
-    logs, topics = broker._logs, broker._topics
+    logs, topics = broker._logs, broker._cluster
     (home,) = logs._homes
     (shard,) = broker._groups.get().shards.active()
     image = topics.image
@@ -80,8 +80,8 @@ def entries(running: WholeBroker) -> dict[str, int]:
         "open segments": len(logs._open_segments),
         "offsets": len(shard.groups[GROUP].offsets.committed) if GROUP in shard.groups else 0,
         "files": sum(1 for _ in Path(home.path).iterdir()),
-        **{path: len(broker._session.children(path)) for path in (paths.TOPICS, paths.TOPIC_CONFIGS)},
-        "marks of deletion": len(broker._session.children(paths.DELETE_TOPICS)),
+        **{path: len(broker._home.session.children(path)) for path in (paths.TOPICS, paths.TOPIC_CONFIGS)},
+        "marks of deletion": len(broker._home.session.children(paths.DELETE_TOPICS)),
     }
 
 

@@ -1,0 +1,338 @@
+"""A broker's place in a cluster in ZooKeeper: its session, its metadata, its part in control and replication."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from kbroker import __version__
+from kbroker.clock import Clock
+from kbroker.cluster.controller import Controller, ControllerConfig
+from kbroker.cluster.current_session import CurrentSession
+from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
+from kbroker.cluster.membership import Membership, MembershipOptions
+from kbroker.cluster.new_topics import TopicDefaults
+from kbroker.cluster.peers import PeerNetwork
+from kbroker.cluster.shared_topics import SharedTopics
+from kbroker.config.broker_config import BrokerConfig
+from kbroker.config.listeners import WILDCARD_HOSTS
+from kbroker.coordination.embedded import FILE_NAME
+from kbroker.coordination.store import Store, StoreUnavailable
+from kbroker.coordination.zookeeper import ZooKeeperStore
+from kbroker.errors import ConfigError
+from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
+from kbroker.replication.partitions import Hosted, ReplicatedPartitions
+from kbroker.replication.surroundings import RoleListeners
+from kbroker.server.controlled_shutdown import HandOver, hand_over
+from kbroker.server.controller_channel import ControllerChannel, endpoints_on
+from kbroker.server.coordinators import OtherBrokers
+from kbroker.server.home import OnStop
+from kbroker.server.local_partitions import LocalPartitions, internal_topics
+from kbroker.server.member_partitions import MemberPartitions
+from kbroker.server.replica_fetchers import ReplicaFetchers
+from kbroker.server.stepped_thread import SteppedThread
+from kbroker.storage.directory import MetaProperties
+from kbroker.storage.log_manager import LogManager
+
+LOG = logging.getLogger(__name__)
+
+STOP_S = 10.0
+"""How long a stop waits for one of the threads; it may be in the middle of connecting."""
+_SIZED_BY = {
+    GROUP_OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log.replication.factor",
+}
+"""The settings with the replication factors of internal topics, by topic."""
+
+
+class Member:
+    """A `home.Home` for a member of a cluster in ZooKeeper.
+
+    It is also the `cluster.membership.Member`: its membership tells it of sessions and configs.
+    """
+
+    def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock, must_stop: Callable[[], object]):
+        """`must_stop` is called if the broker may not go on."""
+        self._config = config
+        self._logs = logs
+        self._clock = clock
+        self._must_stop = must_stop
+        self._sessions = _Sessions(config)
+        self.session = CurrentSession()
+        listeners = InterBrokerListeners(config.inter_broker_listener, config.control_plane_listener)
+        self._listeners = listeners
+        self._membership = Membership(
+            MembershipOptions(
+                self._sessions.address,
+                self._sessions.session_timeout_s,
+                listeners,
+                __version__,
+                config["reserved.broker.max.id"],
+                config["broker.id.generation.enable"],
+            ),
+            self._sessions.open,
+            clock,
+            self,
+        )
+        self.partitions: ReplicatedPartitions | None = None
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def open(self, identity: MetaProperties | None, on_stop: OnStop) -> None:
+        """Connect to ZooKeeper, check that this broker may join, and read which logs are its own. Raises CannotJoin."""
+        config = self._config
+        self._on_stop = on_stop
+        self._refuse_store_of_its_own()
+        node_id, known_cluster_id = config.node_id, None
+        if identity is not None:
+            known_cluster_id = identity.cluster_id
+            if node_id < 0 and identity.node_id is not None:
+                node_id = identity.node_id
+        highest = config["reserved.broker.max.id"]
+        if config.node_id > highest and config["broker.id.generation.enable"]:
+            raise ConfigError(
+                f"broker.id={node_id} is above reserved.broker.max.id={highest}, and higher ids are generated: set "
+                "broker.id.generation.enable=false if they are not"
+            )
+        session = self._membership.connect(node_id, known_cluster_id)
+        on_stop("session", self._membership.leave)
+        self.session.use(session)
+        self.node_id = self._membership.node_id
+        self._network = PeerNetwork(self.node_id)
+        on_stop("peers", self._network.close)
+        self._controller_peers = self._network.peers()
+        self._to_controller = self._network.peers()
+        self._coordinator_peers = self._network.peers()
+        self._follower_peers = self._network.peers()
+        controller_wakes = threading.Event()
+        self.controller = Controller(
+            self.node_id,
+            self._controller_peers,
+            self._clock,
+            ControllerConfig(
+                inter_broker_listener=self._listeners.control_plane or self._listeners.inter_broker,
+                auto_leader_rebalance_enable=config["auto.leader.rebalance.enable"],
+                leader_imbalance_per_broker_percentage=config["leader.imbalance.per.broker.percentage"],
+                leader_imbalance_check_interval_s=config["leader.imbalance.check.interval.seconds"],
+                delete_topic_enable=config["delete.topic.enable"],
+                request_timeout_ms=config["request.timeout.ms"],
+            ),
+            self._allows_unclean,
+            wake=controller_wakes.set,
+        )
+        self.cluster = SharedTopics(
+            session,
+            self.node_id,
+            self._membership.cluster_id,
+            defaults=TopicDefaults(config["num.partitions"], config["default.replication.factor"]),
+            internal_topics=internal_topics(config),
+            exact_internal_topics=[name for name, setting in _SIZED_BY.items() if setting in config.given],
+            ask=self.controller.ask,
+            is_controller=lambda: self.controller.is_active,
+            clock=self._clock,
+        )
+        self._ask_controller = ControllerChannel(
+            self._to_controller, lambda: self.cluster.controller_id, config["controller.socket.timeout.ms"]
+        )
+        self._fetchers = ReplicaFetchers(self.node_id, config, self._follower_peers)
+        on_stop("replica fetchers", self._fetchers.close)
+        self.others = OtherBrokers(self._hosted, self._coordinator_peers, self._ask_controller)
+        self.cluster.on_change(self._follow_brokers)
+        self._controller_thread = SteppedThread("controller", self._step_controller, controller_wakes)
+        self._membership_thread = SteppedThread("membership", self._step_membership, self._membership.woken)
+        self._news = self._logs.partition_table.news
+        self._replication_thread = SteppedThread("replication", self._step_replication, wake=self._wake_replication)
+
+    def _refuse_store_of_its_own(self) -> None:
+        """Raise CannotJoin if the log directories hold the store of a broker that was alone."""
+        for directory in self._config.log_dirs:
+            path = directory / FILE_NAME
+            if path.exists():
+                address = self._sessions.address
+                raise CannotJoin(
+                    f"zookeeper.connect={address}: {path} has the topics of this broker, which was alone; carry them "
+                    f"into ZooKeeper with `kbroker cluster export {address}`, or move the file away"
+                )
+
+    def attach(self, partitions: LocalPartitions, listeners: RoleListeners) -> None:
+        """Make the parts that need the logs: they are open, and nobody is served yet."""
+        self._host = MemberPartitions(self._logs, partitions, self.cluster)
+        self.cluster.serve(self._host)
+        self.partitions = ReplicatedPartitions(
+            self.node_id,
+            self._host,
+            self._fetchers.fetchers,
+            self._ask_controller,
+            self.cluster,
+            self._clock,
+            listeners,
+            max_lag_ms=self._config["replica.lag.time.max.ms"],
+        )
+
+    def reachable(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Return the endpoints with this machine's name where there is no host.
+
+        Raises ConfigError for an endpoint on every interface, which other brokers could not connect to.
+        """
+        for each in endpoints:
+            if each.host in WILDCARD_HOSTS and each.host:
+                raise ConfigError(f"listener {each}: set advertised.listeners, for no other broker can connect to that")
+        return [each if each.host else each._replace(host=socket.gethostname()) for each in endpoints]
+
+    def join(self, endpoints: Sequence[Endpoint]) -> None:
+        """Register, so that the controller tells this broker its partitions, and run for controller. Raises CannotJoin.
+
+        Requests of the controller have to be served soon after.
+        """
+        self._on_stop("controller", self._stop_threads)
+        self._controller_thread.start()
+        self._fetchers.start()
+        self._replication_thread.start()
+        self._membership.register(endpoints, self._config["broker.rack"])
+        self._membership_thread.start()
+
+    def leave(self) -> None:
+        """Have the controller move the leadership of this broker's partitions away (controlled.shutdown.enable)."""
+        config = self._config
+        if not config["controlled.shutdown.enable"]:
+            return
+        options = HandOver(
+            config["controlled.shutdown.max.retries"],
+            config["controlled.shutdown.retry.backoff.ms"] / 1000,
+            config["controller.socket.timeout.ms"] / 1000,
+        )
+        hand_over(self._ask_controller, self.node_id, lambda: self.cluster.broker_epoch, options)
+
+    def _stop_threads(self) -> None:
+        self._membership_thread.stop(STOP_S)
+        self.controller.resign()
+        self._controller_thread.stop(STOP_S)
+        self._replication_thread.stop(STOP_S)
+        self._membership.leave()
+
+    def give_up(self) -> None:
+        """Make a start that waits for ZooKeeper fail at once. May be called by any thread."""
+        self._sessions.give_up()
+        self._membership.leave()
+
+    def _allows_unclean(self, topic: str) -> bool:
+        return bool(self._config["unclean.leader.election.enable"])
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Use the settings that are in force after a dynamic change."""
+        self._config = config
+
+    # --- the threads ----------------------------------------------------------------------------------------------
+
+    def _step_controller(self) -> float:
+        while self.controller.step():
+            pass
+        return self.controller.idle_ms() / 1000
+
+    def _step_membership(self) -> float:
+        pause_s = self._membership.step()
+        left_s = self.cluster.step()
+        return pause_s if left_s is None else min(pause_s, left_s)
+
+    def _step_replication(self) -> float:
+        assert self._news is not None and self.partitions is not None
+        pause_ms = self.partitions.tick()
+        if self._news.wait(pause_ms):
+            self.partitions.on_news([TopicPartition(*each) for each in self._news.take()])
+        return 0.0
+
+    def _wake_replication(self) -> None:
+        assert self._news is not None
+        self._news.wake()
+
+    def _hosted(self, topic_partition: TopicPartition) -> Hosted | None:
+        return None if self.partitions is None else self.partitions.get(topic_partition)
+
+    def _follow_brokers(self) -> None:
+        brokers = self.cluster.image.brokers
+        inter_broker = endpoints_on(self._listeners.inter_broker, brokers)
+        self._coordinator_peers.set_brokers(inter_broker)
+        self._follower_peers.set_brokers(inter_broker)
+        self._fetchers.set_brokers(inter_broker)
+        control_plane = self._listeners.control_plane or self._listeners.inter_broker
+        self._to_controller.set_brokers(endpoints_on(control_plane, brokers))
+
+    # --- cluster.membership.Member --------------------------------------------------------------------------------
+
+    def session_ended(self) -> None:
+        self.controller.resign()
+
+    def registered(self, store: Store, broker_epoch: int) -> None:
+        self.session.use(store)
+        self._fetchers.set_broker_epoch(broker_epoch)
+        self.cluster.registered(store, broker_epoch)
+        self.controller.session_is(store, broker_epoch)
+
+    def configs_changed(self, entity_paths: Sequence[str]) -> None:
+        self.cluster.configs_changed(entity_paths)
+
+    def group_configs_changed(self) -> None:
+        self.cluster.group_configs_changed()
+
+    def brokers_changed(self, kbroker_versions: Mapping[int, str | None]) -> None:
+        self.cluster.brokers_changed(kbroker_versions)
+
+    def must_stop(self, reason: str) -> None:
+        LOG.error("this broker cannot go on: %s", reason)
+        self._must_stop()
+
+    # --- the broker -----------------------------------------------------------------------------------------------
+
+    def directory_failed(self, directory: str, partitions: Sequence[TopicPartition]) -> None:
+        """Take the partitions in a failed directory offline, and have the controller told."""
+        if self.partitions is not None:
+            self.partitions.directory_failed(partitions)
+        self._membership.tell_failed_directory()
+
+    def is_ready(self) -> bool:
+        """Whether the controller has told this broker of itself, and no partition here is under-replicated."""
+        image = self.cluster.image
+        if self.node_id not in image.brokers:
+            return False
+        hosted = () if self.partitions is None else self.partitions.all().values()
+        return all(len(each.isr) >= len(each.replicas) for each in hosted)
+
+
+class _Sessions:
+    """Opens sessions with the ZooKeeper of the settings. May be given up by any thread."""
+
+    def __init__(self, config: BrokerConfig):
+        self.address = config.zookeeper or ""
+        self.session_timeout_s = config["zookeeper.session.timeout.ms"] / 1000
+        limit_ms = config["zookeeper.connection.timeout.ms"] or config["zookeeper.session.timeout.ms"]
+        self._connect_timeout_s = limit_ms / 1000
+        self._opening: ZooKeeperStore | None = None
+        self._is_given_up = False
+
+    def open(self) -> Store:
+        """Open a session, and make the chroot. Raises StoreUnavailable after zookeeper.connection.timeout.ms."""
+        LOG.info(
+            "waiting for ZooKeeper at %s, for up to %.0f s (zookeeper.connection.timeout.ms)",
+            self.address, self._connect_timeout_s,
+        )  # fmt: skip
+        opening = ZooKeeperStore(
+            self.address, self.session_timeout_s, connect_timeout_s=self._connect_timeout_s, connects=False
+        )
+        self._opening = opening
+        if self._is_given_up:
+            opening.close()
+        try:
+            opening.connect()
+            opening.make_chroot()
+        except StoreUnavailable as error:
+            opening.close()
+            limit = f"{self._connect_timeout_s * 1000:.0f}"
+            raise StoreUnavailable(f"{error} (zookeeper.connection.timeout.ms={limit})") from error
+        return opening
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self._opening is not None:
+            self._opening.close()
