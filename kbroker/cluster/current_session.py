@@ -54,8 +54,8 @@ class CurrentSession:
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
         return self.session.children(path, watch)
 
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return self.session.get_many(paths)
+    def get_many(self, paths: Sequence[str], watch: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        return self.session.get_many(paths, watch)
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
         return self.session.multi(operations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable
 from uuid import UUID
@@ -13,8 +13,6 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import Create, NodeExists, Operation, SetData, Store, parent_of
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
-
-log = logging.getLogger(__name__)
 
 # Ids with a meaning in Kafka: "no id", and the metadata log of a KRaft cluster.
 _RESERVED_IDS = frozenset({UUID(int=0), UUID(int=1)})
@@ -33,7 +31,13 @@ def random_id(draw: Callable[[], UUID] = uuid.uuid4) -> UUID:
 
 
 def ensure_layout(store: Store) -> None:
-    """Create the nodes of Kafka's layout that are missing."""
+    """Create the nodes of Kafka's layout that are missing. Other brokers may do the same at the same time."""
+    while operations := _missing_layout(store):
+        with contextlib.suppress(NodeExists):
+            store.multi(operations)
+
+
+def _missing_layout(store: Store) -> list[Operation]:
     missing: dict[str, None] = {}
     for path in paths.PERSISTENT:
         upwards = []
@@ -46,8 +50,7 @@ def ensure_layout(store: Store) -> None:
         operations.append(Create(paths.CONTROLLER_EPOCH, b"0"))
     if store.exists(paths.FEATURE) is None:
         operations.append(Create(paths.FEATURE, paths.encode_feature()))
-    if operations:
-        store.multi(operations)
+    return operations
 
 
 def ensure_cluster_id(store: Store, proposed: str | None, heritage: Callable[[], Iterable[Operation]]) -> str:
@@ -55,15 +58,13 @@ def ensure_cluster_id(store: Store, proposed: str | None, heritage: Callable[[],
 
     `heritage` returns operations that are written together with the id of a new cluster.
     """
-    if store.exists(paths.CLUSTER_ID) is None:
+    while store.exists(paths.CLUSTER_ID) is None:
         cluster_id = proposed or paths.encode_uuid(random_id())
         operations = [Create(paths.CLUSTER_ID, paths.encode_cluster_id(cluster_id)), *heritage()]
         parent = parent_of(paths.CLUSTER_ID)
-        try:
+        # Another broker of a new cluster may be faster.
+        with contextlib.suppress(NodeExists):
             store.multi(operations if store.exists(parent) else [Create(parent), *operations])
-        except NodeExists:
-            # Another broker of a new cluster was faster.
-            log.debug("the cluster id was made by another broker")
     return paths.decode_cluster_id(paths.CLUSTER_ID, store.get(paths.CLUSTER_ID)[0])
 
 

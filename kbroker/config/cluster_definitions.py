@@ -5,8 +5,6 @@ from __future__ import annotations
 from kbroker.config.setting import Setting
 from kbroker.rules.config_values import Kind, Limits
 
-RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-
 CLUSTER = (
     Setting(
         "broker.id.generation.enable",
@@ -101,13 +99,5 @@ CLUSTER = (
         "How often high watermarks are written to disk.",
         unit="milliseconds",
         limits=Limits(1),
-    ),
-    Setting(
-        "replica.selector.class",
-        Kind.STRING,
-        "",
-        "How a leader picks the replica from which a consumer with client.rack reads (KIP-392). Empty: itself. "
-        f"{RACK_AWARE_SELECTOR}: one in the same rack.",
-        limits=Limits(choices=("", RACK_AWARE_SELECTOR)),
     ),
 )

@@ -53,7 +53,7 @@ class ReplicaLog(Protocol):
     def topic_id(self) -> UUID: ...
     @property
     def state(self) -> ReplicaState: ...
-    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> None:
+    def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> object:
         """Lead from now on. The epoch begins at the log's end.
 
         `followers`: broker epochs by node id, -1 if unknown. Raises StorageFailed, DiskDamaged.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ MOVED = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_CONTROLLER_EPOCH)
 """What a broker answers that is not the controller; Kafka gives the second one."""
 NO_CONTROLLER_PAUSE_S = 0.1
 """The pause before a controller is asked again that was none: the next one is elected within a moment."""
+LOOK_S = 0.1
+"""How often a pause looks whether other brokers are alive."""
 
 
 class HandOver(NamedTuple):
@@ -30,15 +33,22 @@ class HandOver(NamedTuple):
     timeout_s: float
 
 
-def hand_over(ask: AskController, node_id: int, broker_epoch: Callable[[], int], options: HandOver) -> bool:
+def hand_over(
+    ask: AskController,
+    node_id: int,
+    broker_epoch: Callable[[], int],
+    has_others: Callable[[], bool],
+    options: HandOver,
+) -> bool:
     """Ask the controller to move this broker's leaderships away, and wait for it. Returns whether none is left.
 
-    The partitions that stay are those that no other replica can lead. A broker that cannot hand over stops all the
-    same: it is then taken for one that has failed.
+    It is not asked any more as soon as no other broker is alive, which `has_others` tells from the metadata. The
+    partitions that stay are those that no other replica can lead. A broker that cannot hand over stops all the same: it
+    is then taken for one that has failed.
     """
     left = options.attempts
     moves = 5 * options.attempts
-    while True:
+    while has_others():
         response = _asked(ask, node_id, broker_epoch(), options.timeout_s)
         pause_s = options.pause_s
         if response is None or response.error_code in MOVED:
@@ -56,7 +66,15 @@ def hand_over(ask: AskController, node_id: int, broker_epoch: Callable[[], int],
         if left <= 0:
             LOG.warning("stopping although partitions are still led here, or the controller is not reached")
             return False
-        threading.Event().wait(pause_s)
+        _wait(pause_s, has_others)
+    LOG.info("no other broker is alive to lead the partitions of this one")
+    return False
+
+
+def _wait(pause_s: float, has_others: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + pause_s
+    while has_others() and (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(left_s, LOOK_S))
 
 
 def _asked(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kbroker import __version__
 from kbroker.clock import Clock
 from kbroker.cluster.controller import Controller, ControllerConfig
+from kbroker.cluster.controller_flows import UncleanElectionEnabled
 from kbroker.cluster.current_session import CurrentSession
 from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
 from kbroker.cluster.membership import Membership, MembershipOptions
@@ -30,7 +31,7 @@ from kbroker.server.controller_channel import ControllerChannel, endpoints_on
 from kbroker.server.coordinators import OtherBrokers
 from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
-from kbroker.server.member_partitions import MemberPartitions
+from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
 from kbroker.storage.directory import MetaProperties
@@ -100,6 +101,10 @@ class Member:
         on_stop("session", self._membership.leave)
         self.session.use(session)
         self.node_id = self._membership.node_id
+        LOG.info(
+            "broker %d of cluster %s, with inter.broker.protocol.version %s",
+            self.node_id, self._membership.cluster_id, config["inter.broker.protocol.version"],
+        )  # fmt: skip
         self._network = PeerNetwork(self.node_id)
         on_stop("peers", self._network.close)
         self._controller_peers = self._network.peers()
@@ -112,7 +117,8 @@ class Member:
             self._controller_peers,
             self._clock,
             ControllerConfig(
-                inter_broker_listener=self._listeners.control_plane or self._listeners.inter_broker,
+                inter_broker_listener=self._listeners.inter_broker,
+                control_plane_listener=self._listeners.control_plane or None,
                 auto_leader_rebalance_enable=config["auto.leader.rebalance.enable"],
                 leader_imbalance_per_broker_percentage=config["leader.imbalance.per.broker.percentage"],
                 leader_imbalance_check_interval_s=config["leader.imbalance.check.interval.seconds"],
@@ -158,7 +164,9 @@ class Member:
 
     def attach(self, partitions: LocalPartitions, listeners: RoleListeners) -> None:
         """Make the parts that need the logs: they are open, and nobody is served yet."""
-        self._host = MemberPartitions(self._logs, partitions, self.cluster)
+        self._host = MemberPartitions(
+            self._logs, partitions, self.cluster, lambda topic: self.controller.post(UncleanElectionEnabled(topic))
+        )
         self.cluster.serve(self._host)
         self.partitions = ReplicatedPartitions(
             self.node_id,
@@ -203,7 +211,11 @@ class Member:
             config["controlled.shutdown.retry.backoff.ms"] / 1000,
             config["controller.socket.timeout.ms"] / 1000,
         )
-        hand_over(self._ask_controller, self.node_id, lambda: self.cluster.broker_epoch, options)
+        others = self._others_live
+        hand_over(self._ask_controller, self.node_id, lambda: self.cluster.broker_epoch, others, options)
+
+    def _others_live(self) -> bool:
+        return any(node_id != self.node_id for node_id in self.cluster.image.brokers)
 
     def _stop_threads(self) -> None:
         self._membership_thread.stop(STOP_S)
@@ -218,11 +230,13 @@ class Member:
         self._membership.leave()
 
     def _allows_unclean(self, topic: str) -> bool:
-        return bool(self._config["unclean.leader.election.enable"])
+        return bool(self._config[UNCLEAN_ELECTION])
 
     def take_config(self, config: BrokerConfig) -> None:
         """Use the settings that are in force after a dynamic change."""
-        self._config = config
+        allowed_before, self._config = self._config[UNCLEAN_ELECTION], config
+        if config[UNCLEAN_ELECTION] and not allowed_before:
+            self.controller.post(UncleanElectionEnabled())
 
     # --- the threads ----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from kbroker.cluster.image import Topic
@@ -12,11 +12,21 @@ from kbroker.server.local_partitions import LocalPartitions
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
 
 class MemberPartitions:
     """A `replication.surroundings.LogHost` and a `cluster.shared_topics.MemberHost`."""
 
-    def __init__(self, logs: LogManager, partitions: LocalPartitions, topics: SharedTopics):
+    def __init__(
+        self,
+        logs: LogManager,
+        partitions: LocalPartitions,
+        topics: SharedTopics,
+        allows_unclean: Callable[[str], None],
+    ):
+        """`allows_unclean` is called with a topic whose configs have changed and allow unclean elections."""
+        self._allows_unclean = allows_unclean
         self._logs = logs
         self._partitions = partitions
         self._topics = topics
@@ -59,6 +69,8 @@ class MemberPartitions:
 
     def update_topic(self, topic: Topic) -> None:
         self._partitions.update_topic(topic)
+        if topic.configs.get(UNCLEAN_ELECTION) == "true":
+            self._allows_unclean(topic.name)
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
         self._partitions.update_broker_configs(configs)

@@ -318,3 +318,21 @@ def test_a_registration_whose_answer_is_lost_counts(ensemble: Ensemble) -> None:
     epoch = member.register(endpoints(3), None)
     assert ensemble.admin.get("/brokers/ids/3")[1].creation_id == epoch
     assert seen.take()[0] == ("registered", epoch)
+
+
+def test_brokers_of_a_new_cluster_may_make_its_layout_at_the_same_time(ensemble: Ensemble) -> None:
+    """Each node that one of them finds missing, the other one makes at once."""
+    slow, quick = ensemble.store.connect(), ensemble.store.connect()
+    exists = slow.exists
+
+    def missing(path: str, *given: object) -> object:
+        found = exists(path)
+        if path in (paths.CONSUMERS, paths.CONFIG_CHANGES, paths.FEATURE):
+            members.ensure_layout(quick)
+        if path == paths.CLUSTER_ID:
+            members.ensure_cluster_id(quick, None, tuple)
+        return found
+
+    slow.exists = missing  # type: ignore[method-assign, assignment]
+    members.ensure_layout(slow)
+    assert members.ensure_cluster_id(slow, None, tuple) == members.ensure_cluster_id(quick, None, tuple)
