@@ -61,24 +61,34 @@ cdef inline int look_at(const uint8_t *data, int64_t size, bint verify, batch_in
     return finding
 
 
-cdef int misfit(const batch_info_t *info, int64_t next_offset, int32_t latest_epoch) noexcept nogil:
+cdef int misfit(partition_t *p, const batch_info_t *info, int64_t next_offset, int32_t latest_epoch,
+                const leader_state_t *leader) noexcept nogil:
     """Return BATCH_OK if an intact batch may follow on a log that ends at `next_offset`, else what is wrong with it."""
     if info.base_offset < next_offset or info.base_offset < 0:
         return BATCH_BAD_BASE_OFFSET
     if info.last_offset_delta < 0 or info.base_offset > INT64_MAX - 1 - info.last_offset_delta:
         return BATCH_BAD_COUNT
+    # A topic that is not compacted has no gaps but those of earlier, below the high watermark.
+    if info.base_offset > next_offset and info.base_offset >= leader.high_watermark and not p.options.compacted:
+        return BATCH_BAD_BASE_OFFSET
     # Messages of the old formats, and batches of a leader without epochs, have none (-1).
-    return BATCH_BAD_BASE_OFFSET if 0 <= info.leader_epoch < latest_epoch else BATCH_OK
+    if info.leader_epoch > leader.leader_epoch or 0 <= info.leader_epoch < latest_epoch:
+        return BATCH_BAD_BASE_OFFSET
+    return BATCH_OK
 
 
-cdef void check(answer_t *answer, int64_t size) noexcept nogil:
+cdef void check(partition_t *p, answer_t *answer, int64_t size, const leader_state_t *leader) noexcept nogil:
     """Find out how many of the `size` bytes are good batches. The last batch may be cut off, unless it is the only one.
 
-    Whether the first one belongs at the log's end is known only under the lock.
+    No CRC covers base offset and leader epoch. So a batch behind a gap or of a newer epoch is good only if the one
+    behind it follows on; if there is none, it is left for the next answer, which begins with it. The log's end is looked
+    at again under the lock.
     """
     cdef batch_info_t info
-    cdef int64_t next_offset = 0
-    cdef int32_t latest_epoch = -1
+    cdef int64_t next_offset = atomic_load_i64(&p.log_end_offset)
+    cdef int32_t latest_epoch = atomic_load_i32(&p.newest_epoch)
+    cdef int64_t leap_at = -1        # where the last batch begins if it is behind a gap or of a newer epoch, else -1
+    cdef bint leaps
     answer.finding = BATCH_OK
     answer.code = 0
     while answer.size < size:
@@ -89,14 +99,22 @@ cdef void check(answer_t *answer, int64_t size) noexcept nogil:
         if answer.finding != BATCH_OK:
             answer.code = CORRUPT_MESSAGE
             break
-        answer.finding = misfit(&info, next_offset, latest_epoch)
+        if answer.size == 0 and info.base_offset < next_offset:
+            next_offset = info.base_offset           # an empty log may begin inside the batch
+        answer.finding = misfit(p, &info, next_offset, latest_epoch, leader)
         if answer.finding != BATCH_OK:
             answer.code = INVALID_RECORD
-            break
+            if leap_at >= 0:
+                answer.size = leap_at                # it is not known which of the two is wrong
+            return
+        leaps = info.base_offset > next_offset or info.leader_epoch > latest_epoch
+        leap_at = answer.size if leaps else -1
         next_offset = info.base_offset + info.last_offset_delta + 1
         if info.leader_epoch > latest_epoch:
             latest_epoch = info.leader_epoch
         answer.size += info.size
+    if leap_at > 0:
+        answer.size = leap_at
 
 # --- appending ----------------------------------------------------------------------------------------
 
@@ -108,7 +126,7 @@ cdef int partition_follow(partition_t *p, const uint8_t *records, int64_t size, 
     memset(followed, 0, sizeof(followed_t))
     memset(&answer, 0, sizeof(answer))
     answer.records = records
-    check(&answer, size)
+    check(p, &answer, size, leader)
     while True:
         mutex_lock(&p.append_lock)
         code = follow_locked(p, &answer, leader, &need)
@@ -150,7 +168,7 @@ cdef int follow_locked(partition_t *p, answer_t *answer, const leader_state_t *l
         need.base_offset = p.segments[p.segment_count - 1].base_offset
         return NEEDS_HANDLER
     while answer.at < answer.size:
-        code = plan(p, answer, &run, need)
+        code = plan(p, answer, leader, &run, need)
         if run.size:
             code = write(p, answer.records + answer.at, &run)
             if code == 0:
@@ -161,7 +179,8 @@ cdef int follow_locked(partition_t *p, answer_t *answer, const leader_state_t *l
     return 0
 
 
-cdef int plan(partition_t *p, answer_t *answer, run_t *run, need_t *need) noexcept nogil:
+cdef int plan(partition_t *p, answer_t *answer, const leader_state_t *leader, run_t *run,
+              need_t *need) noexcept nogil:
     """Find the batches that may be written now (append_lock held).
 
     Returns 0: `run` is set. If `run` is empty, returns NEEDS_HANDLER with `need`, or INVALID_RECORD with
@@ -183,7 +202,7 @@ cdef int plan(partition_t *p, answer_t *answer, run_t *run, need_t *need) noexce
         data = answer.records + answer.at + run.size
         look_at(data, answer.size - answer.at - run.size, False, &info)      # checked: it is whole
         place(&placed, &info, ahead.size)
-        answer.finding = misfit(&info, next_offset, p.newest_epoch)
+        answer.finding = misfit(p, &info, next_offset, p.newest_epoch, leader)
         if answer.finding != BATCH_OK:
             if run.size == 0 and begins_inside(p, &placed, next_offset):
                 need.kind = NEED_BEGIN
