@@ -72,7 +72,7 @@ cdef int misfit(partition_t *p, const batch_info_t *info, int64_t next_offset, i
     if info.base_offset > next_offset and info.base_offset >= leader.high_watermark and not p.options.compacted:
         return BATCH_BAD_BASE_OFFSET
     # Messages of the old formats, and batches of a leader without epochs, have none (-1).
-    if info.leader_epoch > leader.leader_epoch or 0 <= info.leader_epoch < latest_epoch:
+    if info.leader_epoch > leader.leader_epoch or info.leader_epoch < -1 or 0 <= info.leader_epoch < latest_epoch:
         return BATCH_BAD_BASE_OFFSET
     return BATCH_OK
 

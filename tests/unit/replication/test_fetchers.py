@@ -149,9 +149,9 @@ def copy(source: Log, target: Log) -> None:
     """Let `target` have exactly what `source` has."""
     epoch = source.leader_epoch
     target.follow(epoch)
-    for at in source.state.segments():
-        data = Path(source.path_of(at.base_offset, file_names.LOG)).read_bytes()[: at.size]
-        assert target.state.append_as_follower(data, epoch, 0, 0) == 0
+    data = bytes_of(source)
+    while target.state.size < len(data):
+        assert target.state.append_as_follower(data[target.state.size :], epoch, 0, 0) == 0
 
 
 def test_a_log_that_went_on_by_itself_is_cut_and_goes_on_with_its_leader(
