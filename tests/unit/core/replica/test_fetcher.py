@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from kbroker._core.client.pump import Pump
 from kbroker._core.replica.fetcher import ReplicaFetcher
 from kbroker._core.replica.followed import ReplicaTrouble
+from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
 from kbroker.storage import file_names
@@ -18,6 +19,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.brokers.leader import NODE, ReplicaLeader
 from tests.kit.logs.home import LogHome, batch_of
+from tests.kit.wire import parser_cases
 
 EPOCH = 5
 
@@ -98,3 +100,229 @@ def test_a_follower_gets_what_its_leader_has_and_what_comes_later(bench: Bench) 
     assert follower.high_watermark == 10
     assert bench.engine.bytes_in == len(bytes_of(leader))
     assert bench.news == []
+
+
+@pytest.mark.parametrize("version", [12, 13, 14, 15, 16, 17])
+def test_a_request_names_the_replica_as_its_version_has_it(tmp_path: Path, version: int) -> None:
+    bench = Bench(tmp_path, version)
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"x"]))
+    bench.turn(4)
+    assert follower.state.log_end_offset == 1
+    for asked in bench.leader.requests:
+        if version >= 15:
+            assert (asked.replica_state.replica_id, asked.replica_state.replica_epoch) == (7, 99)
+        else:
+            assert asked.replica_id == 7
+        assert (asked.isolation_level, asked.max_bytes) == (0, 10 << 20)
+    ask = bench.leader.requests[0].topics[0].partitions[0]
+    assert (ask.current_leader_epoch, ask.last_fetched_epoch, ask.log_start_offset) == (EPOCH, 0, 0)
+    assert ask.partition_max_bytes == 1 << 20
+    bench.close()
+
+
+def test_a_topic_without_an_id_is_asked_for_by_its_name(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    leader.append(batch_of([b"x"]))
+    bench.leader.lead("orders", 0, leader, EPOCH)
+    bench.follow(follower, topic_id=bytes(16))
+    bench.turn(4)
+    assert follower.state.log_end_offset == 1
+    assert bench.leader.requests[0].topics[0].topic == "orders"
+    other_leader, other = bench.pair(1)
+    other_leader.append(batch_of([b"x"]))
+    bench.turn(6)
+    assert other.state.log_end_offset == 1
+    bench.follow(follower)
+    bench.turn(4)
+    assert bench.leader.requests[-1].session_epoch > 0
+    full = [asked for asked in bench.leader.requests if asked.session_epoch == 0]
+    assert [asked.topics[0].topic for asked in full] == ["orders", ""], "a session names its topics in one way"
+
+
+def test_a_session_tells_only_what_has_changed(bench: Bench) -> None:
+    pairs = [bench.pair(partition) for partition in range(3)]
+    bench.turn(5)
+    before = len(bench.leader.requests)
+    pairs[1][0].append(batch_of([b"x"]))
+    bench.turn(4)
+    told = [
+        [(ask.partition, ask.fetch_offset) for topic in asked.topics for ask in topic.partitions]
+        for asked in bench.leader.requests[before:]
+    ]
+    assert [each for each in told if each] == [[(1, 1)]]
+    bench.engine.forget(pairs[2][1].state)
+    bench.turn(3)
+    [forgotten] = [asked.forgotten_topics_data for asked in bench.leader.requests if asked.forgotten_topics_data]
+    assert forgotten[0].partitions == [2]
+    assert bench.engine.partition_total == 2
+
+
+def test_a_session_that_the_leader_has_forgotten_begins_anew(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    bench.turn(3)
+    for code in (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR,
+    ):  # fmt: skip
+        bench.leader.error = code
+        leader.append(batch_of([b"x"]))
+        bench.turn(5)
+        assert follower.state.log_end_offset == leader.state.log_end_offset, code
+    bench.leader.sessions = False
+    bench.leader.session = None
+    leader.append(batch_of([b"x"]))
+    bench.turn(5)
+    assert follower.state.log_end_offset == leader.state.log_end_offset
+
+
+def test_trouble_of_one_partition_stops_no_other(bench: Bench) -> None:
+    pairs = [bench.pair(partition) for partition in range(3)]
+    for leader, _ in pairs:
+        leader.append(batch_of([b"x"]))
+    bench.leader.errors["orders", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    bench.turn(5)
+    assert [follower.state.log_end_offset for _, follower in pairs] == [1, 0, 1]
+    [trouble] = bench.news
+    assert (trouble.partition_id, trouble.kind, trouble.error, trouble.leader_epoch) == (1, "error", 6, EPOCH)
+    assert [at.is_stopped for at in bench.engine.lag()] == [False, True, False]
+    bench.engine.resume(pairs[1][1].state, EPOCH - 1)
+    bench.turn(3)
+    assert pairs[1][1].state.log_end_offset == 0, "another epoch's permission is none"
+    bench.engine.resume(pairs[1][1].state, EPOCH)
+    bench.turn(3)
+    assert pairs[1][1].state.log_end_offset == 1
+
+
+def test_the_lag_is_counted_to_the_leaders_high_watermark(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    assert [at.lag for at in bench.engine.lag()] == [-1]
+    for _ in range(3):
+        leader.append(batch_of([b"x" * 100]))
+    bench.leader.damage = lambda records: records[:170]
+    bench.turn(2)
+    [lag] = bench.engine.lag()
+    assert lag.lag == 3 - follower.state.log_end_offset > 0
+    bench.leader.damage = bytes
+    bench.turn(5)
+    assert [at.lag for at in bench.engine.lag()] == [0]
+
+
+def test_a_damaged_batch_is_counted_and_told(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"x"]))
+    bench.leader.damage = lambda records: records[:-1] + b"?"
+    bench.turn(3)
+    [trouble] = bench.news
+    assert (trouble.kind, trouble.error) == ("append", ErrorCode.CORRUPT_MESSAGE)
+    assert (bench.engine.damaged, bench.engine.bytes_in, follower.state.log_end_offset) == (1, 0, 0)
+
+
+def test_what_was_asked_in_an_older_epoch_is_not_appended(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"x"]))
+    bench.pump.run(0)
+    bench.leader.connect(bench.pump)
+    bench.wanted.clear()
+    bench.pump.run(0)  # the request is under way
+    follower.be_alone(EPOCH + 1)
+    follower.append(batch_of([b"own"]))
+    bench.leader.partitions["orders", 0].leader_epoch = EPOCH + 2
+    bench.follow(follower, EPOCH + 2)
+    bench.leader.partitions["orders", 0].leader_epoch = EPOCH
+    bench.leader.serve(bench.pump)
+    assert follower.state.log_end_offset == 1
+    assert follower.read(0, 100, to_log_end=True).endswith(b"own\0")
+
+
+def test_a_partition_that_is_forgotten_gets_nothing_more(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    bench.turn(3)
+    bench.engine.forget(follower.state)
+    bench.engine.forget(follower.state)
+    leader.append(batch_of([b"x"]))
+    bench.turn(5)
+    assert follower.state.log_end_offset == 0
+    assert bench.engine.lag() == []
+    bench.follow(follower)
+    bench.turn(5)
+    assert follower.state.log_end_offset == 1
+
+
+def test_a_partition_that_goes_to_another_leader_leaves_the_old_session(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    second = ReplicaLeader(node_id=4)
+    second.lead("orders", 0, leader, EPOCH + 1)
+    bench.turn(3)
+    follower.follow(EPOCH + 1)
+    bench.engine.follow(follower.state, follower.topic_id.bytes, 4, EPOCH + 1)
+    leader.append(batch_of([b"x"]))
+    bench.turn(2)
+    second.connect(bench.pump)
+    for _ in range(4):
+        bench.pump.run(0)
+        second.serve(bench.pump)
+        bench.leader.serve(bench.pump)
+    assert follower.state.log_end_offset == 1
+    asked = len(bench.leader.requests)
+    bench.turn(3)
+    assert len(bench.leader.requests) <= asked + 1
+    second.close()
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_whatever_bytes_come_no_other_records_are_appended(tmp_path: Path, version: int) -> None:
+    """The leader's answer, cut at each length and with each byte changed: the logs stay beginnings of the leader's."""
+    leaders = [LogHome(tmp_path / f"leader-{at}", topic_partition=TopicPartition("orders", at)) for at in range(2)]
+    logs = []
+    for home in leaders:
+        home.path.mkdir()
+        log = home.create()
+        log.be_alone(3)
+        log.append(batch_of([b"first"]))
+        log.append(batch_of([b"second", b"third"]))
+        logs.append(log)
+    whole = [bytes_of(log) for log in logs]
+    seen = {"closed": 0, "told": 0, "whole": 0, "changed": 0}
+
+    def tried(number: int, mangle: Callable[[bytes], bytes]) -> None:
+        path = tmp_path / str(number)
+        path.mkdir()
+        bench = Bench(path, version, backoff_ms=60_000)
+        bench.leader.mangle = mangle
+        followers = []
+        for at, log in enumerate(logs):
+            bench.leader.lead("orders", at, log, EPOCH)
+            followers.append(bench.log("follower", at))
+            bench.follow(followers[-1])
+        try:
+            bench.turn(2)
+            for expected, log in zip(whole, followers, strict=True):
+                found = bytes_of(log)
+                if expected.startswith(found):
+                    seen["whole"] += found == expected
+                else:
+                    # No CRC covers the first 16 bytes of a batch; a change there that makes sense is not noticed.
+                    [at] = [at for at in range(len(found)) if found[at] != expected[at]]
+                    size = 12 + int.from_bytes(expected[8:12], "big")
+                    assert at % size in (*range(8), *range(12, 16)) or at - size in (*range(8), *range(12, 16))
+                    seen["changed"] += 1
+            seen["told"] += len(bench.news) > 0
+            seen["closed"] += bench.engine.failed > 0
+        finally:
+            bench.close()
+
+    bodies: list[bytes] = []
+
+    def note(body: bytes) -> bytes:
+        bodies.append(body)
+        return body
+
+    tried(0, note)
+    assert seen["whole"] == 2
+    for number, (_, body) in enumerate(parser_cases.mangled(bodies[0]), start=1):
+        tried(number, lambda _, body=body: body)  # type: ignore[misc]
+    assert min(seen["closed"], seen["told"], seen["whole"]) > 10, seen
+    assert seen["changed"] < 20, seen
+    for home in leaders:
+        home.abandon()
