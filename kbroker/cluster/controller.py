@@ -335,7 +335,7 @@ class Controller:
         """Take the next event."""
         with self._lock:
             event = self._events.popleft() if self._events else None
-            self._queued.discard(event if isinstance(event, _COALESCED) else None)
+            self._queued.discard(_key(event))
         if event is None:
             return self._balance_if_due()
         try:
@@ -526,7 +526,7 @@ class Controller:
             asks = [event for event in self._events if isinstance(event, _Ask)]
             elects = [event for event in self._events if isinstance(event, _Elect | BrokerRefuses)]
             self._events = deque(elects)
-            self._queued = {event for event in elects if isinstance(event, _Elect)}
+            self._queued = {_key(event) for event in elects if isinstance(event, _Elect)}
         if self._asked is not None:
             asks.append(self._asked)
         self._asked = self._flow = self._command = None
@@ -584,9 +584,9 @@ class Controller:
     def _enqueue(self, event: Any) -> None:
         with self._lock:
             if isinstance(event, _COALESCED):
-                if event in self._queued:
+                if _key(event) in self._queued:
                     return
-                self._queued.add(event)
+                self._queued.add(_key(event))
             self._events.append(event)
         self._wake()
 
@@ -600,6 +600,11 @@ class Controller:
         for ask in asks:
             ask.answered(refusal(ask.request, ErrorCode.NOT_CONTROLLER))
         self._wake()
+
+
+def _key(event: Any) -> tuple[type, Any]:
+    """Return what events are compared by: without their types, all that have no fields are equal."""
+    return type(event), event if isinstance(event, _COALESCED) else None
 
 
 def _is_news(answer: LeaderAndIsrResponse) -> bool:

@@ -69,6 +69,7 @@ class Broker:
         self.endpoints: tuple[Endpoint, ...] = ()
         """The bound listeners, each with its real port where port 0 was asked for."""
         self.is_ready = False
+        self._has_started = False
         self._logs = LogManager(storage_options(config), clock=self.clock, is_member=config.zookeeper is not None)
         self._waits = ReplicationWaits()
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
@@ -253,7 +254,7 @@ class Broker:
         # Stopped before everything else, while this broker still serves: others take over what it leads.
         self._on_stop("leadership", self._home.leave)
         name_threads()
-        self.is_ready = True
+        self._has_started = self.is_ready = True
 
     def _join_cluster(self) -> None:
         self._home.join(self._registered)
@@ -305,7 +306,7 @@ class Broker:
     # --- stop --------------------------------------------------------------------------------------------
     def give_up_start(self) -> None:
         """Make a start that waits for ZooKeeper fail at once; otherwise a no-op. May be called by any thread."""
-        if not self.is_ready:
+        if not self._has_started:
             self._home.give_up()
 
     def _on_stop(self, name: str, call: Callable[[], object]) -> None:

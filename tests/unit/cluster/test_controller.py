@@ -217,3 +217,11 @@ def test_a_controlled_shutdown_gives_everything_away(cluster: ControlCluster) ->
     cluster.settle()
     assert cluster.state("t", 0)[:3] == (3, 1, (3, 1)), "its end changes nothing more"
     assert cluster.leader("t", 2) == -1
+
+
+def test_a_broker_that_registers_at_the_moment_of_another_event_is_noticed(cluster: ControlCluster) -> None:
+    assignment = paths.TopicAssignment(NO_UUID, {0: (4, 1)}, {}, {})
+    cluster.tree.put(paths.topic_path("t"), paths.encode_topic(assignment))
+    cluster.start(4)
+    cluster.settle()
+    assert cluster.members[4].told.alive == {1, 2, 3, 4}

@@ -57,7 +57,7 @@ def lags(broker: Broker, most: int = 100, now_ms: int = 10_000) -> dict[tuple[st
         def wall_ms() -> int:
             return now_ms
 
-    groups = broker._groups.get()
+    groups = broker._coordinators.groups.get()
     assert groups.shards.await_loaded(30)
     samples = measure_lag(groups, broker._logs, Clock, most)  # type: ignore[arg-type]
     return {(sample.name.removeprefix("kbroker_group_lag_"), *sample.labels): sample.value for sample in samples}

@@ -66,7 +66,7 @@ def entries(running: WholeBroker) -> dict[str, int]:
     broker = running.broker
     logs, topics = broker._logs, broker._cluster
     (home,) = logs._homes
-    (shard,) = broker._groups.get().shards.active()
+    (shard,) = broker._coordinators.groups.get().shards.active()
     image = topics.image
     return {
         "topics": len(image.topics),
