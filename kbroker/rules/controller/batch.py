@@ -34,6 +34,7 @@ class Batch:
         self._stop_replica: dict[int, dict[TopicPartition, StopState]] = {}
         self._informed: set[int] = set()
         self._partitions: dict[TopicPartition, None] = {}
+        self._forgotten: dict[TopicPartition, MetadataState] = {}
 
     def tell_roles(self, brokers: Iterable[int], partition: TopicPartition, *, is_new: bool = False) -> None:
         """Tell replicas a partition's leader and ISR, and all brokers its metadata."""
@@ -52,6 +53,12 @@ class Batch:
         """Tell brokers which brokers there are, and the metadata of partitions."""
         self._informed.update(brokers)
         self._partitions.update(dict.fromkeys(partitions))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Tell whoever gets metadata that partitions do not exist any more."""
+        for partition in partitions:
+            state = PartitionState(LEADER_DURING_DELETE, 0, (), self._context.epoch)
+            self._forgotten[partition] = MetadataState(state, (), ())
 
     def stop(self, broker_id: int, partition: TopicPartition, *, is_deletion: bool = False) -> None:
         """Tell a broker to stop its replica, or to delete it."""
@@ -79,6 +86,7 @@ class Batch:
     def _metadata(self) -> Iterable[tuple[int, ControlRequest]]:
         context = self._context
         states = {each: _metadata_of(context, each, context.states[each]) for each in self._known()}
+        states.update((each, state) for each, state in self._forgotten.items() if not context.exists(each))
         ids = self._ids(states)
         brokers: tuple[Broker, ...] = tuple(context.brokers.values())
         for broker_id, broker in context.brokers.items():

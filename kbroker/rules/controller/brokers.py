@@ -91,7 +91,11 @@ def _started(context: Context, broker_ids: Collection[int]) -> Rule[None]:
         context.failed.pop(each, None)
     yield from _inform(context, context.brokers.keys() - set(broker_ids))
     known = [each for each in context.states if each.topic not in context.deleting]
-    yield from _inform(context, broker_ids, known)
+    for broker_id in broker_ids:
+        batch = Batch(context)
+        batch.tell_metadata([broker_id], known)
+        batch.forget(context.missed.pop(broker_id, ()))
+        yield from batch.send()
     replicas = context.replicas_on(set(broker_ids))
     yield from change_replicas(context, replicas, ReplicaStatus.ONLINE)
     yield from bring_all_online(context)
@@ -104,6 +108,7 @@ def _failed(context: Context, broker_ids: Collection[int]) -> Rule[None]:
     for each in broker_ids:
         context.failed.pop(each, None)
         context.shutting_down.discard(each)
+        context.missed[each] = {}
     yield from replicas_went_offline(context, context.replicas_on(set(broker_ids)))
 
 

@@ -52,6 +52,8 @@ class Context:
         self.deletion_started: set[str] = set()
         self.deletion_halted: set[str] = set()
         """Topics of `deleting` that cannot be deleted now."""
+        self.missed: dict[int, dict[TopicPartition, None]] = {}
+        """By broker that is away, partitions that were deleted meanwhile: a process that lives on has to be told."""
         self.notes: list[str] = []
         """What the log is to say; whoever drives the rules takes it."""
 
@@ -108,6 +110,8 @@ class Context:
             self.reassigning.pop(partition, None)
             for failed in self.failed.values():
                 failed.discard(partition)
+            for missed in self.missed.values():
+                missed[partition] = None
 
     def topic(self, name: str) -> Topic:
         """Return a topic as its node is to be."""
