@@ -107,6 +107,15 @@ class Cluster(Protocol):
         """Delete topics, whose names must be distinct."""
         ...
 
+    def await_leaders(
+        self, leaders: Mapping[TopicPartition, int], timeout_ms: int, shown: Callable[[frozenset[TopicPartition]], None]
+    ) -> None:
+        """Call `shown` once the metadata has these leaders, or when the time is over, with partitions it lacks them of.
+
+        It is called as `Answered` is.
+        """
+        ...
+
     def ensure(self, names: Iterable[str]) -> list[TopicResult]:
         """Return the topics of these names, each once. Missing ones are created with the broker's defaults first.
 

@@ -446,6 +446,27 @@ class SharedTopics:
 
         self._ask(request, written)
 
+    def await_leaders(
+        self, leaders: Mapping[TopicPartition, int], timeout_ms: int, shown: Callable[[frozenset[TopicPartition]], None]
+    ) -> None:
+        by_topic: dict[str, dict[TopicPartition, int]] = {}
+        for partition, leader in leaders.items():
+            by_topic.setdefault(partition.topic, {})[partition] = leader
+        names = list(by_topic)
+
+        def is_shown(image: MetadataImage, name: str) -> TopicResult | None:
+            for partition, leader in by_topic[name].items():
+                found = image.partition(partition)
+                if found is None or found.leader != leader:
+                    return None
+            return image.topics[name]
+
+        def answered(results: list[TopicResult]) -> None:
+            late = [name for name, result in zip(names, results, strict=True) if isinstance(result, ProtocolError)]
+            shown(frozenset(each for name in late for each in by_topic[name]))
+
+        self._awaited.add(names, {}, is_shown, timeout_ms, answered, lambda: self._image)
+
     def ensure(self, names: Iterable[str]) -> list[TopicResult]:
         # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.
         distinct = list(dict.fromkeys(name for name in names))

@@ -301,6 +301,11 @@ class Topics:
         with self._change_lock:
             return self._create_locked(wanted, validate_only)
 
+    def await_leaders(
+        self, leaders: Mapping[TopicPartition, int], timeout_ms: int, shown: Callable[[frozenset[TopicPartition]], None]
+    ) -> None:
+        shown(frozenset())
+
     def ensure(self, names: Iterable[str]) -> list[Topic | ProtocolError]:
         """Return the topics of these names, each once. Missing ones are created with the broker's defaults first."""
         # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.

@@ -272,6 +272,40 @@ def _incremental_alter_configs(
     return response
 
 
+def _elect_leaders(version: int, request: M.ElectLeadersRequest, code: ErrorCode, text: str | None) -> M.Message:
+    response = M.ElectLeadersResponse(error_code=code if version >= 1 else ErrorCode.NONE)
+    response.replica_election_results = [
+        response.ReplicaElectionResult(
+            topic=topic.topic,
+            partition_result=[
+                response.PartitionResult(partition_id=each, error_code=code, error_message=text)
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    return response
+
+
+def _alter_partition_reassignments(
+    version: int, request: M.AlterPartitionReassignmentsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.AlterPartitionReassignmentsResponse(error_code=code, error_message=text)
+    response.responses = [
+        response.ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                response.ReassignablePartitionResponse(
+                    partition_index=each.partition_index, error_code=code, error_message=text
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return response
+
+
 def _create_partitions(
     version: int, request: M.CreatePartitionsRequest, code: ErrorCode, text: str | None
 ) -> M.Message:
@@ -406,6 +440,9 @@ BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _top_level_with_text(ApiKey.LIST_PARTITION_REASSIGNMENTS),
     ApiKey.OFFSET_DELETE: _top_level(ApiKey.OFFSET_DELETE),
     ApiKey.DESCRIBE_QUORUM: _top_level_with_text(ApiKey.DESCRIBE_QUORUM),
     ApiKey.ALTER_PARTITION: _top_level(ApiKey.ALTER_PARTITION),

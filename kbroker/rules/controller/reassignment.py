@@ -7,7 +7,7 @@ another controller can go on after every step: all that it needs is in the node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -38,7 +38,7 @@ def alter_reassignments(context: Context, targets: Mapping[TopicPartition, Targe
     outcome: Refusals = {}
     wanted: dict[TopicPartition, Assignment] = {}
     for partition, target in targets.items():
-        problem = None if target is None else _problem(context, partition, target)
+        problem = None if target is None else target_problem(context.assignment(partition), target, context.live)
         if problem is not None:
             outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
             continue
@@ -90,18 +90,19 @@ def isr_grew(context: Context, partition: TopicPartition) -> Rule[None]:
         yield from _reassign(context, partition, context.assignment(partition))
 
 
-def _problem(context: Context, partition: TopicPartition, target: tuple[int, ...]) -> str | None:
+def target_problem(assignment: Assignment, target: tuple[int, ...], live: Collection[int]) -> str | None:
+    """Return what is wrong with the replicas that a partition is to have; None if nothing is. `live`: broker ids."""
     if not target:
         return "Empty replica list specified in partition reassignment."
     if len(set(target)) < len(target):
         return f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
     if min(target) < 0:
         return f"Invalid broker id in replica list: {list(target)}"
-    adding = context.assignment(partition).changed_to(target).adding
-    if not context.live.issuperset(adding):
+    adding = assignment.changed_to(target).adding
+    if not set(adding).issubset(live):
         return (
             f"Replica assignment has brokers that are not alive. Replica list: {list(adding)}, "
-            f"live broker list: {sorted(context.live)}"
+            f"live broker list: {sorted(live)}"
         )
     return None
 
