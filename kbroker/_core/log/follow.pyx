@@ -78,11 +78,11 @@ cdef int misfit(partition_t *p, const batch_info_t *info, int64_t next_offset, i
 
 
 cdef void check(partition_t *p, answer_t *answer, int64_t size, const leader_state_t *leader) noexcept nogil:
-    """Find out how many of the `size` bytes are good batches. The last batch may be cut off, unless it is the only one.
+    """Find out how many of the `size` bytes are good batches. The last one may be cut off, unless it is the only one.
 
     No CRC covers base offset and leader epoch. So a batch behind a gap or of a newer epoch is good only if the one
-    behind it follows on; if there is none, it is left for the next answer, which begins with it. The log's end is looked
-    at again under the lock.
+    behind it follows on; if there is none, it is left for the next answer, which begins with it. The log's end is
+    looked at again under the lock.
     """
     cdef batch_info_t info
     cdef int64_t next_offset = atomic_load_i64(&p.log_end_offset)
