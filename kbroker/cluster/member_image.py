@@ -154,7 +154,7 @@ def _broker(told: R.UpdateMetadataBroker) -> Broker:
     )
     if not endpoints and told.v0_host:
         endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", told.v0_host, told.v0_port),)
-    return Broker(told.id, endpoints, told.rack, NO_EPOCH)
+    return Broker(told.id, endpoints, told.rack or None, NO_EPOCH)
 
 
 def _protocol(number: int) -> str:

@@ -106,9 +106,9 @@ class Ask(NamedTuple):
 class Member:
     """Broker ME with everything around its partitions. `said` is what fetchers and listeners were told, in order."""
 
-    def __init__(self, logs: LogHost):
+    def __init__(self, logs: LogHost, clock: ManualClock | None = None):
         self.logs = logs
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.said: list[tuple[object, ...]] = []
         self.fetching: dict[TopicPartition, tuple[int, int]] = {}
         self.asks: list[Ask] = []
