@@ -190,6 +190,7 @@ class Broker:
             consumer_offsets=self._consumer_offsets,
             producer_ids=self._coordinators.producer_ids,
             endpoints_for=self._endpoints_for,
+            waits=self._waits,
             partitions=home.partitions,
             controller=home.controller,
         )

@@ -228,6 +228,7 @@ ctypedef struct partition_t:
     ended_transaction_t *ended # owned; `lock`; those whose markers are not below the high watermark; both ascending
     int32_t ended_count
     int32_t ended_capacity
+    int32_t ended_known        # `lock`; 1: `ended` has them all, because the log was opened before
     int32_t led_since          # both locks; of a leader: the epoch in which it became one
     int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
     mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)

@@ -20,10 +20,10 @@ from kbroker._core.log.position cimport endless, partition_read, patience_t
 from kbroker._core.log.producer_table cimport ProducerTable
 from kbroker._core.log.producers cimport (
     FROM_CLIENT, FROM_COORDINATOR, producers_copy, producers_expire, producers_first_undecided, producers_free,
-    producers_new, producers_t,
+    producers_had_markers, producers_new, producers_t,
 )
 from kbroker._core.log.replica_roles cimport ReplicaRoles
-from kbroker._core.log.replicas cimport low_waiters_fail, low_watermark_moved
+from kbroker._core.log.replicas cimport low_waiters_fail, low_watermark_moved, note_ended
 from kbroker._core.log.segment_list cimport handle_of
 from kbroker._core.log.time_position cimport partition_find_time, time_result_t
 from kbroker._core.log.verifications cimport NO_GUARD
@@ -277,7 +277,7 @@ cdef class PartitionState(ReplicaRoles):
             if p.role != ROLE_ALONE:
                 high_watermark = max(log_start_offset, min(p.high_watermark, log_end_offset))
             atomic_store_i64(&p.high_watermark, high_watermark)
-            p.ended_count = 0
+            note_ended_before(p, fresh, log_end_offset)
             atomic_store_i64(&p.first_undecided, producers_first_undecided(fresh))
             settle_last_stable(p)
             atomic_store_i64(&p.flushed_offset, flushed_offset)
@@ -640,6 +640,22 @@ cdef class PartitionState(ReplicaRoles):
             mutex_lock(&p.append_lock)
             producers_expire(p.producers, oldest_timestamp)
             mutex_unlock(&p.append_lock)
+
+
+cdef void note_ended_before(partition_t *p, const producers_t *producers, int64_t log_end_offset) noexcept nogil:
+    """Hold the last stable offset back for transactions whose markers are not replicated yet (both locks held).
+
+    A log that is opened again knows them, less those whose markers were cut off. At the first opening nobody knows
+    which they are: if there may be some, the last stable offset waits at the log's start until the high watermark has
+    reached the log's end of now.
+    """
+    while p.ended_count and p.ended[p.ended_count - 1].offset >= log_end_offset:
+        p.ended_count -= 1
+    if p.role == ROLE_ALONE or p.high_watermark >= log_end_offset:
+        p.ended_count = 0
+    elif not p.ended_known and producers_had_markers(producers):
+        note_ended(p, p.log_start_offset, log_end_offset - 1)
+    p.ended_known = True
 
 
 cdef tuple outcome_of(partition_t *p, int code, const append_result_t *result):

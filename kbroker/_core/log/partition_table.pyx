@@ -213,6 +213,11 @@ cdef class PartitionTable:
             mutex_unlock(&self.table.lock)
         free_elsewhere(old)
 
+    def knows_elsewhere(self, str topic not None, int partition_id):
+        """Return whether `set_elsewhere` has told of this partition, be it here or not."""
+        cdef bytes name = topic.encode()
+        return self.is_elsewhere(<const uint8_t *>PyBytes_AS_STRING(name), <int32_t>len(name), partition_id)
+
     def contains(self, str topic not None, int partition_id):
         """Return whether the partition is registered."""
         cdef bytes name = topic.encode()

@@ -86,6 +86,8 @@ cdef int producers_expire(producers_t *table, int64_t oldest_timestamp) noexcept
 # First offset of the oldest open transaction, INT64_MAX when there is none.
 cdef inline int64_t producers_first_undecided(const producers_t *table) noexcept nogil:
     return table.open[table.open_at].first_offset if table.open_count else INT64_MAX
+# Whether a marker of one of the producers was appended here.
+cdef bint producers_had_markers(const producers_t *table) noexcept nogil
 # Enter a producer from a snapshot, in place of what was known of it. Returns 0, or -1 when memory is out.
 cdef int producers_restore(producers_t *table, producer_t *producer) noexcept nogil
 # The most slots that a search looks at: for the producer that is farthest from the slot where its search begins.

@@ -437,3 +437,11 @@ cdef int producers_copy(producers_t *source, producers_t *target) noexcept nogil
         target.open_end = target.open_capacity = source.open_end
         target.open_count = source.open_count
     return 0
+
+
+cdef bint producers_had_markers(const producers_t *table) noexcept nogil:
+    cdef int32_t i
+    for i in range(table.capacity):
+        if table.slots[i].producer_id >= 0 and table.slots[i].coordinator_epoch >= 0:
+            return True
+    return False

@@ -7,7 +7,7 @@ v1  one offset and its timestamp (KIP-79): -1 latest, -2 earliest, else the firs
 v2  isolation level (KIP-98)
 v3  as v2; the throttle is applied after the response
 v4  current leader epoch in, leader epoch out (KIP-320)
-v5  OFFSET_NOT_AVAILABLE (KIP-207)
+v5  OFFSET_NOT_AVAILABLE while a new leader's high watermark is below its epoch's start (KIP-207)
 v6  flexible (KIP-482)
 v7  -3: the record with the largest timestamp (KIP-734)
 v8  -4: earliest local (KIP-405)
@@ -39,6 +39,9 @@ from kbroker.storage.log import Log
 from kbroker.storage.segment import changed_ms
 
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+"""Whoever names this id may ask a follower too."""
+FIRST_WITH_NOT_AVAILABLE = 5
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
@@ -80,14 +83,18 @@ def _answer(services: Services, version: int, message: M.ListOffsetsRequest, top
     try:
         if part.timestamp < 0 and version < FIRST_VERSION_OF.get(part.timestamp, version + 1):
             return _refused(part, ErrorCode.UNSUPPORTED_VERSION)
-        log = leader_log(services, topic, part.partition_index, part.current_leader_epoch)
+        log = leader_log(
+            services, topic, part.partition_index, part.current_leader_epoch,
+            or_follower=message.replica_id == DEBUGGING_REPLICA_ID,
+        )  # fmt: skip
         end = _readable_end(log, message)
+        is_behind = message.replica_id == CONSUMER_REPLICA_ID and _is_behind(log)
         if version == 0:
             return Found(
                 partition_index=part.partition_index,
                 old_style_offsets=_old_style_offsets(log, part.timestamp, part.max_num_offsets, end, services),
             )
-        timestamp, offset, leader_epoch = _look_up(log, part.timestamp, end)
+        timestamp, offset, leader_epoch = _look_up(log, part.timestamp, end, is_behind=is_behind)
         return Found(
             partition_index=part.partition_index,
             timestamp=timestamp,
@@ -95,7 +102,14 @@ def _answer(services: Services, version: int, message: M.ListOffsetsRequest, top
             leader_epoch=leader_epoch if version >= 4 else NO_LEADER_EPOCH,
         )
     except KbrokerError as error:
+        if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_NOT_AVAILABLE:
+            return _refused(part, ErrorCode.LEADER_NOT_AVAILABLE)
         return _refused(part, error.code)
+
+
+def _is_behind(log: Log) -> bool:
+    """Whether this leader does not know yet what was committed before its epoch began."""
+    return log.state.role == "leader" and log.state.epoch_start_offset > log.high_watermark
 
 
 def _refused(part: Asked, error: ErrorCode) -> Found:
@@ -114,9 +128,14 @@ def _readable_end(log: Log, message: M.ListOffsetsRequest) -> int:
     raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, f"isolation level {message.isolation_level}")
 
 
-def _look_up(log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch for `timestamp`; (-1, -1, -1) if there is no such record below `end`."""
+def _look_up(log: Log, timestamp: int, end: int, *, is_behind: bool) -> tuple[int, int, int]:
+    """Timestamp, offset and leader epoch for `timestamp`; (-1, -1, -1) if there is no such record below `end`.
+
+    Raises ProtocolError (OFFSET_NOT_AVAILABLE) if the leader is behind, and `end` is not the whole truth.
+    """
     if timestamp == LATEST_TIMESTAMP:
+        if is_behind:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return -1, end, log.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
@@ -124,6 +143,8 @@ def _look_up(log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
         return -1, -1, -1
     found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
+        if is_behind:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return -1, -1, -1
     return found.timestamp, found.offset, found.leader_epoch
 

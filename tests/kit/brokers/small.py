@@ -21,14 +21,18 @@ from kbroker._core.server.peer import Connection
 from kbroker._core.server.processor import Processor
 from kbroker._core.server.request import Request
 from kbroker.clock import SystemClock
+from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.cluster.topics import Topics
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
+from kbroker.replication.acks import ReplicationWaits
+from kbroker.replication.local_replica import LEADING
 from kbroker.server.dispatch import ROUTES, Dispatcher
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.handlers.shared.current_leader import LEADING, CurrentLeader
+from kbroker.server.handlers.shared.current_leader import CurrentLeader
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.request_channel import RequestChannel
@@ -77,6 +81,7 @@ class SmallBroker:
         )
         self.leaders: dict[int, CurrentLeader] = {}
         """The leaders of partitions, by number, that are not led here."""
+        self.waits = ReplicationWaits()
         self.channel = RequestChannel(500)
         self.dispatcher = Dispatcher(self._services(), self.channel, {key: ROUTES[key] for key in SERVED})
         self.handlers = HandlerPool(4, self.channel, self.dispatcher.serve)
@@ -105,7 +110,13 @@ class SmallBroker:
         if session.exists(paths.PRODUCER_ID_BLOCK) is None:
             session.create(paths.PRODUCER_ID_BLOCK)
         missing: dict[str, Any] = dict.fromkeys(signature(Services).parameters)
-        known = {"clock": SystemClock(), "logs": self.logs, "producer_ids": ProducerIds(session, 0)}
+        known = {
+            "clock": SystemClock(),
+            "logs": self.logs,
+            "producer_ids": ProducerIds(session, 0),
+            "cluster": Topics(session, 0, defaults=TopicDefaults(1, 1)),
+            "waits": self.waits,
+        }
         return Services(**(missing | known | parts))
 
     # --- topics -------------------------------------------------------------------------------------
@@ -163,6 +174,7 @@ class SmallBroker:
     def __enter__(self) -> Self:
         known: dict[TopicPartition, tuple[UUID, LogOptions]] = {}
         self.logs.start(known.get, background=False)
+        self.waits.start()
         self.handlers.start()
         self.processors.start()
         self._acceptor.start()
@@ -176,6 +188,7 @@ class SmallBroker:
         self.listener.close()
         assert self.processors.stop(5.0)
         assert self.handlers.stop(5.0)
+        self.waits.stop()
         self.store.stop()
         self.logs.stop()
 

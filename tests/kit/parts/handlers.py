@@ -18,6 +18,7 @@ from kbroker.model import Endpoint
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.protocol.error_responses import error_response
 from kbroker.protocol.messages import Message
+from kbroker.replication.acks import ReplicationWaits
 from kbroker.server.dispatch import ROUTES
 from kbroker.server.handlers.shared.services import Services
 from kbroker.storage.log_manager import LogManager
@@ -79,6 +80,7 @@ def services_on(cluster: Cluster, *, groups: Any = None, transactions: Any = Non
         transactions=lambda: transactions,
         markers=cast(Any, None),
         verifier=LocalVerifier(lambda: transactions),
+        waits=ReplicationWaits(),
         consumer_offsets=ConsumerOffsets(cluster.session),
         producer_ids=ProducerIds(cluster.session, NODE_ID),
         endpoints_for=endpoint_for,

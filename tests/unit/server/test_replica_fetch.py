@@ -276,3 +276,87 @@ def test_a_consumer_of_another_rack_is_sent_to_the_replica_that_is_chosen_for_it
                     assert (part.preferred_read_replica, bool(part.records)) == (preferred, has_records)
                     assert part.high_watermark == 1
             assert asked == [("t", 0, "b", 0)] * 2 + [("t", 0, "c", 0)] * 2
+
+
+def listed(client: WireClient, version: int, timestamp: int, **fields: Any) -> tuple[int, int]:
+    part = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = M.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])
+    asked = M.ListOffsetsRequest(topics=[topic], **({"replica_id": -1} | fields))
+    (found,) = client.call(ApiKey.LIST_OFFSETS, version, asked).topics[0].partitions
+    return found.error_code, found.offset
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_what_was_committed(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.lead(EPOCH + 1, {1: -1, 2: -1}, [0, 1, 2])
+    with WireClient("127.0.0.1", broker.port) as client:
+        assert listed(client, 4, -1) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert listed(client, 9, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert listed(client, 9, 0) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert listed(client, 9, -2) == (0, 0)
+        assert listed(client, 9, -1, replica_id=1) == (0, 2)
+        for node in (1, 2):
+            fetch(client, 12, topic_id, 2, replica_id=node)
+        assert listed(client, 9, -1) == (0, 2)
+        assert listed(client, 9, 0) == (0, 0)
+        log.follow(EPOCH + 2)
+        assert listed(client, 9, -1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert listed(client, 9, -1, replica_id=-2) == (0, 2)
+
+
+def end_of_epoch(client: WireClient, version: int, epoch: int) -> tuple[int, int, int]:
+    R = M.OffsetForLeaderEpochRequest
+    asked = R.OffsetForLeaderTopic(topic="t", partitions=[R.OffsetForLeaderPartition(partition=0, leader_epoch=epoch)])
+    message = R(replica_id=1, topics=[asked]) if version >= 3 else R(topics=[asked])
+    (found,) = client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, message).topics[0].partitions
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_followers_question_for_an_epochs_end_is_answered_by_the_leader_alone(
+    broker: SmallBroker, version: int
+) -> None:
+    led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.lead(EPOCH + 2, {1: -1, 2: -1}, [0, 1, 2])
+    shown = EPOCH if version >= 1 else -1
+    with WireClient("127.0.0.1", broker.port) as client:
+        assert end_of_epoch(client, version, EPOCH) == (0, shown, 2)
+        assert end_of_epoch(client, version, EPOCH + 1) == (0, shown, 2)
+        assert end_of_epoch(client, version, EPOCH + 3) == (0, -1, -1)
+        log.follow(EPOCH + 3)
+        assert end_of_epoch(client, version, EPOCH)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        log.stop_replica()
+        assert end_of_epoch(client, version, EPOCH)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_deleted_records_are_answered_when_the_followers_have_deleted_them(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b", b"c"]), wait=False)
+    part = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
+    topic = M.DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[part])
+    asked = M.DeleteRecordsRequest(topics=[topic], timeout_ms=60_000)
+    with WireClient("127.0.0.1", broker.port) as admin, WireClient("127.0.0.1", broker.port) as client:
+
+        def answered(sent: int) -> tuple[int, int]:
+            (found,) = admin.receive(ApiKey.DELETE_RECORDS, 2, sent).topics[0].partitions
+            return found.error_code, found.low_watermark
+
+        part.offset = -1
+        assert answered(admin.send(ApiKey.DELETE_RECORDS, 2, asked)) == (0, -1)  # nothing is committed yet
+        for node in (1, 2):
+            fetch(client, 12, topic_id, 3, replica_id=node, log_start_offset=0)
+        part.offset = 2
+        sent = admin.send(ApiKey.DELETE_RECORDS, 2, asked)
+        while log.log_start_offset < 2:
+            pass
+        fetch(client, 12, topic_id, 3, replica_id=1, log_start_offset=2)
+        log.state.set_live([1])
+        assert answered(sent) == (0, 2)
+        log.state.set_live([1, 2])
+        part.offset, asked.timeout_ms = 3, 30
+        assert answered(admin.send(ApiKey.DELETE_RECORDS, 2, asked)) == (ErrorCode.REQUEST_TIMED_OUT, 0)

@@ -8,11 +8,9 @@ from uuid import UUID
 from kbroker._core.server.peer import Connection
 from kbroker.cluster.image import Topic
 from kbroker.model import TopicPartition
+from kbroker.replication.local_replica import LEADING
 from kbroker.server.handlers.shared.reachable_brokers import reachable_brokers
 from kbroker.server.handlers.shared.services import Services
-
-LEADING = ("alone", "leader")
-
 
 class CurrentLeader(NamedTuple):
     """The leader of a partition; a `_core.server.fetch.sessions.Leader`."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.model import Endpoint
+    from kbroker.replication.acks import ReplicationWaits
     from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.storage.log_manager import LogManager
     from kbroker.transactions.coordinator import TransactionCoordinator
@@ -48,6 +49,7 @@ class Services:
         consumer_offsets: ConsumerOffsets,
         producer_ids: ProducerIdSource,
         endpoints_for: Callable[[Connection], Endpoint],
+        waits: ReplicationWaits,
         partitions: ReplicatedPartitions | None = None,
         controller: Controller | None = None,
     ):
@@ -70,6 +72,8 @@ class Services:
         self.producer_ids = producer_ids
         self.endpoints_for = endpoints_for
         """This broker's endpoint for the client of a connection: the advertised one, else the one it connected to."""
+        self.waits = waits
+        """Calls who waits for replicas."""
         self.partitions = partitions
         """The partitions of this member of a cluster; None if the broker is alone."""
         self.controller = controller
