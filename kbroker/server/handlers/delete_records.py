@@ -116,6 +116,4 @@ def _answer(one: _Checked, outcomes: Mapping[Log, int | KbrokerError]) -> Delete
         error = outcome.code if isinstance(outcome, KbrokerError) else ErrorCode.NONE
     if one.log is None or error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
         return Deleted(partition_index=one.partition_id, low_watermark=-1, error_code=error)
-    return Deleted(
-        partition_index=one.partition_id, low_watermark=one.log.state.low_watermark, error_code=error
-    )
+    return Deleted(partition_index=one.partition_id, low_watermark=one.log.state.low_watermark, error_code=error)

@@ -12,6 +12,7 @@ from kbroker.replication.local_replica import LEADING
 from kbroker.server.handlers.shared.reachable_brokers import reachable_brokers
 from kbroker.server.handlers.shared.services import Services
 
+
 class CurrentLeader(NamedTuple):
     """The leader of a partition; a `_core.server.fetch.sessions.Leader`."""
 
