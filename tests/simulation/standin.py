@@ -371,6 +371,7 @@ class StandInController:
         self.epoch_version = 0
         self.live: dict[int, int] = {}
         self.queues: dict[int, deque[Any]] = {}
+        self.tells_all = False
 
     def post(self, event: Callable[[], None]) -> None:
         self.events.append(event)
@@ -383,6 +384,8 @@ class StandInController:
         try:
             event()
         except StoreUnavailable:
+            # What was written before the answer got lost is told with the next look.
+            self.tells_all = True
             self._life.after(100 * MS, lambda: self.post(event))
         except StoreError as error:
             self._life.note(f"resigns: {error}")
@@ -434,6 +437,8 @@ class StandInController:
     def rule(self, everything: set[int] = frozenset(), gone: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         """Elect where it is needed, and tell everybody."""
         told: list[Any] = []
+        if self.tells_all:
+            everything = set(self.live)
         changed = set()
         for topic in self.store.children(paths.TOPICS):
             assignment = paths.decode_topic(topic, self.store.get(paths.topic_path(topic))[0])
@@ -467,6 +472,7 @@ class StandInController:
                             ).version
                             changed.add((topic, partition_id))
                 told.append((topic, partition_id, assignment.topic_id, replicas, state, version))
+        self.tells_all = False
         for node_id in self.live:
             mine = [
                 each for each in told if node_id in each[3] and (node_id in everything or (each[0], each[1]) in changed)

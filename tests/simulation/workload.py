@@ -134,7 +134,8 @@ class Producer(Client):
         if leader < 0:
             self._later()
             return
-        for batch in self.queue[: self.in_flight]:
+        # A broker that knows nothing of a producer takes any sequence number first, as in Kafka.
+        for batch in self.queue[: self.in_flight if self.acknowledged else 1]:
             if not batch.is_sent:
                 batch.is_sent = True
                 batch.attempt += 1
