@@ -99,7 +99,7 @@ class Checker:
             if before is None or not before.leads or before.leader_epoch != now.leader_epoch:
                 self.hold(invariants.one_leader_in_each_epoch(ledger, now), ledger.name)
                 self.hold(invariants.leader_has_everything(ledger, now), ledger.name)
-                self._compare(ledger, watched, now, max(ledger.end, now.high_watermark))
+                self._compare(ledger, watched, now, max(ledger.end_before(now.leader_epoch), now.high_watermark))
         if now.high_watermark > watched.compared:
             self._compare(ledger, watched, now, now.high_watermark)
 
@@ -111,7 +111,7 @@ class Checker:
             self.hold(invariants.equal_below_high_watermark(ledger, now.node_id, batch), ledger.name)
             if batch.base_offset >= ledger.end:
                 self.hold(invariants.no_duplicates_and_in_order(ledger, batch), ledger.name)
-                ledger.commit(batch)
+                ledger.commit(batch, now.leader_epoch)
 
     # --- clients
 

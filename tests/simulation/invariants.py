@@ -41,7 +41,14 @@ class Ledger:
     start: int = 0
     """Records below this offset may be gone: somebody has deleted them."""
 
-    def commit(self, batch: Stored) -> None:
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    """(leader epoch, end of what was committed in it), ascending."""
+
+    def commit(self, batch: Stored, leader_epoch: int) -> None:
+        if self.ends and self.ends[-1][0] >= leader_epoch:
+            self.ends[-1] = self.ends[-1][0], batch.last_offset + 1
+        else:
+            self.ends.append((leader_epoch, batch.last_offset + 1))
         self.batches.append(batch)
         self.by_base[batch.base_offset] = batch
         self.end = batch.last_offset + 1
@@ -52,6 +59,10 @@ class Ledger:
                 self.decided[base] = batch.control
         elif batch.is_transactional:
             self.open.setdefault(batch.producer_id, []).append(batch.base_offset)
+
+    def end_before(self, leader_epoch: int) -> int:
+        """The end of what was committed in earlier epochs than this."""
+        return max((end for epoch, end in self.ends if epoch < leader_epoch), default=0)
 
     def between(self, start: int, end: int) -> list[Stored]:
         return [batch for batch in self.batches if batch.last_offset >= start and batch.base_offset < end]
@@ -79,9 +90,10 @@ def one_leader_in_each_epoch(ledger: Ledger, replica: Replica) -> Iterator[str]:
 
 
 def leader_has_everything(ledger: Ledger, replica: Replica) -> Iterator[str]:
-    """Who begins to lead has every committed record."""
-    if replica.log_end < ledger.end:
-        yield f"broker {replica.node_id} leads with {replica.log_end} as its log's end, {ledger.end} was committed"
+    """Who begins to lead has every record that was committed in earlier epochs."""
+    end = ledger.end_before(replica.leader_epoch)
+    if replica.log_end < end:
+        yield f"broker {replica.node_id} leads with {replica.log_end} as its log's end, {end} was committed before"
 
 
 def high_watermark_never_back(before: Replica, now: Replica) -> Iterator[str]:

@@ -83,6 +83,8 @@ class Requests:
             answer(life.partitions.stop_replicas(request))
         elif name == "UpdateMetadataRequest":
             answer(life.partitions.update_metadata(request))
+        elif name == "ApiVersionsRequest":
+            answer(M.ApiVersionsResponse())
         else:
             life.kit.ask(life, request, version, answer)
 
