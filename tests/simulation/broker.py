@@ -237,6 +237,7 @@ class Life:
         self.membership: Any = None
         self.logs: Any = None
         """None before it has joined."""
+        self.engine: Any = None
         self.fetchers = self.kit.fetchers(self)
         self.partitions = self.kit.partitions(self)
         self.controller = self.kit.controller(self)
@@ -247,6 +248,8 @@ class Life:
         self._controls_are_idle = False
         self._alarm = Event(None, None)
         self._checkpoints = 0
+        self._early: list[tuple[Any, Callable[[Any], None]]] | None = []
+        """Requests that have come before this broker is registered; None from then on."""
         self._is_touched = False
 
     def note(self, text: str) -> None:
@@ -270,10 +273,16 @@ class Life:
         self._controls.start()
         self.task(lambda: self.kit.join(self), "membership")
 
-    def serve(self) -> None:
-        """Open the logs and the port; called once the broker knows its cluster."""
+    def listen(self) -> None:
+        """Open the logs and the port; called once the broker knows its cluster. What comes waits for `serve`."""
         self.logs = self.kit.logs(self)
         self.network.listen(self.process, serving(lambda peer, request, respond: self._serve(request, respond)))
+
+    def serve(self) -> None:
+        """Begin to serve; called once the broker is registered, so that it knows requests for a former life."""
+        early, self._early = self._early or [], None
+        for request, respond in early:
+            self._serve(request, respond)
         self.partitions.on_due = self.touched
         self._tick()
         self.after(CHECKPOINT_INTERVAL, self._checkpoint)
@@ -298,6 +307,8 @@ class Life:
         """Called after each step that has touched this life."""
         self._is_touched = False
         if self.logs is not None:
+            while self.fetchers.step():
+                pass
             news = self.logs.take_news()
             if news:
                 self.partitions.on_news(news)
@@ -401,6 +412,9 @@ class Life:
     # --- requests
 
     def _serve(self, request: Any, respond: Callable[[Any], None]) -> None:
+        if self._early is not None:
+            self._early.append((request, respond))
+            return
         self.set_clock()
         self.requests.serve(request, respond)
         self.touched()

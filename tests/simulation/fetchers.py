@@ -1,14 +1,16 @@
-"""A follower's fetchers over the virtual network, with the face of `surroundings.Fetchers`.
+"""A follower's fetch engine over the virtual network.
 
-The real engine is compiled and has sockets of its own. This one asks for the same and appends with the same compiled
-code; what follows an error is decided by the same rules.
+The real engine (`_core/replica`) is compiled and has sockets of its own. This one asks leaders for the same, appends
+with the same compiled code, and tells of trouble as that one does; what follows is the real driver's
+(`replication/fetchers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kbroker._core.replica.followed import FollowedLag, ReplicaTrouble
 from kbroker.model import TopicPartition
 from tests.simulation.network import Caller, Failure
 from tests.simulation.scheduler import MS, SECOND
@@ -40,16 +42,16 @@ class Followed:
         self.at, self.log, self.leader_id, self.leader_epoch = at, log, leader_id, leader_epoch
         self.not_before = 0
         self.is_stuck = False
-        """Nothing is fetched before the next `start`."""
+        """Nothing is fetched before somebody says so."""
         self.is_busy = False
-        """A flush, or a question to the leader, is under way."""
+        """A flush is under way, before which the leader must not be told of the log's end."""
 
 
 class FetchLoop:
     """Fetches from one leader: one request at a time, for all partitions."""
 
     def __init__(self, life: Life, leader_id: int):
-        self._life, self._leader_id = life, leader_id
+        self._life = life
         self.caller = Caller(life.network, life.process, f"b{leader_id}")
         self.partitions: dict[TopicPartition, Followed] = {}
         self._is_asking = False
@@ -62,28 +64,23 @@ class FetchLoop:
         if self._is_asking or not self.partitions:
             return
         now = life.scheduler.now
-        asked = [
-            each
-            for each in self.partitions.values()
-            if not each.is_stuck and not each.is_busy and each.not_before <= now
-        ]
-        wanted = []
-        for each in list(asked):
-            state = each.log.state
-            if state.state != "open":
-                asked.remove(each)
-                continue
-            wanted.append(
-                Wanted(
-                    each.at, each.log.topic_id, life.node_id, life.metadata.broker_epoch, each.leader_epoch,
-                    state.log_end_offset, each.log.epoch_at(state.log_end_offset - 1), state.log_start_offset,
-                )
-            )  # fmt: skip
-        if not wanted:
+        asked = []
+        for each in self.partitions.values():
+            is_due = not each.is_stuck and not each.is_busy and each.not_before <= now
+            if is_due and each.log.state.state == "open":
+                asked.append(each)
+        if not asked:
             later = [each.not_before for each in self.partitions.values() if each.not_before > now]
             if later:
                 self.wake(min(later) - now)
             return
+        wanted = [
+            Wanted(
+                each.at, each.log.topic_id, life.node_id, life.metadata.broker_epoch, each.leader_epoch,
+                each.log.state.log_end_offset, each.log.newest_epoch, each.log.state.log_start_offset,
+            )
+            for each in asked
+        ]  # fmt: skip
         self._is_asking = True
         self.caller.call(("replica_fetch", wanted), lambda answers: self._answered(asked, wanted, answers), TIMEOUT)
 
@@ -93,6 +90,7 @@ class FetchLoop:
         if isinstance(answers, Failure):
             self.wake(PAUSE)
             return
+        life.set_clock()
         for followed, want, answer in zip(asked, wanted, answers, strict=True):
             if self.partitions.get(followed.at) is followed and followed.log.state.log_end_offset == want.offset:
                 life.kit.fetched(life, self, followed, answer)
@@ -104,22 +102,68 @@ class FetchLoop:
         self.wake(delay)
 
 
-class Fetchers:
-    """All that one broker fetches."""
+class FetchLoops:
+    """All that one broker fetches, without any driver."""
 
     def __init__(self, life: Life):
         self._life = life
         self._loops: dict[int, FetchLoop] = {}
 
-    def start(self, topic_partition: TopicPartition, log: Any, leader_id: int, leader_epoch: int) -> None:
-        self.stop([topic_partition])
+    def start(self, at: TopicPartition, log: Any, leader_id: int, leader_epoch: int) -> None:
+        self.stop([at])
         loop = self._loops.get(leader_id)
         if loop is None:
             loop = self._loops[leader_id] = FetchLoop(self._life, leader_id)
-        loop.partitions[topic_partition] = Followed(topic_partition, log, leader_id, leader_epoch)
+        loop.partitions[at] = Followed(at, log, leader_id, leader_epoch)
         loop.wake()
 
     def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
         for at in topic_partitions:
             for loop in self._loops.values():
                 loop.partitions.pop(at, None)
+
+    def step(self) -> bool:
+        """There is no driver that has work."""
+        return False
+
+    def find(self, at: TopicPartition) -> tuple[FetchLoop, Followed] | None:
+        return next(((loop, loop.partitions[at]) for loop in self._loops.values() if at in loop.partitions), None)
+
+
+class VirtualEngine(FetchLoops):
+    """`replication.fetchers.FetchEngine`."""
+
+    def __init__(self, life: Life):
+        super().__init__(life)
+        self.on_told: Callable[[], object] | None = None
+        self._news: list[ReplicaTrouble] = []
+
+    def follow(self, state: Any, topic_id: bytes, leader_id: int, leader_epoch: int) -> None:
+        at = TopicPartition(state.topic, state.partition_id)
+        self.start(at, self._life.logs.get(at), leader_id, leader_epoch)
+
+    def forget(self, state: Any) -> None:
+        self.stop([TopicPartition(state.topic, state.partition_id)])
+
+    def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None:
+        found = self.find(TopicPartition(state.topic, state.partition_id))
+        if found is not None and found[1].leader_epoch == leader_epoch:
+            found[1].is_stuck = False
+            found[0].pause(found[1], after_ms * MS)
+
+    def tell(self, followed: Followed, kind: str, error: int = 0, diverging: tuple[int, int] = (-1, -1)) -> None:
+        """Stop fetching the partition until `resume`, and tell the driver why."""
+        followed.is_stuck = True
+        at = followed.at
+        offset = followed.log.state.log_end_offset
+        trouble = ReplicaTrouble(at.topic, at.partition_id, kind, followed.leader_epoch, error, offset, *diverging, -1)
+        self._news.append(trouble)
+        assert self.on_told is not None
+        self.on_told()
+
+    def take_news(self) -> list[ReplicaTrouble]:
+        news, self._news = self._news, []
+        return news
+
+    def lag(self) -> list[FollowedLag]:
+        return []

@@ -19,11 +19,12 @@ from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import Endpoint, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.replication.fetchers import FetcherOptions, Fetchers
 from kbroker.replication.partitions import ReplicatedPartitions
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from tests.simulation.broker import CLUSTER_ID, SESSION_TIMEOUT
-from tests.simulation.fetchers import Fetchers, FetchLoop, Followed
+from tests.simulation.fetchers import FetchLoop, Followed, VirtualEngine
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.stored import LogFiles
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 MIN_IN_SYNC = 2
 MAX_LAG_MS = 4000
 REPLICA_BYTES = 2000
+FETCH_BACKOFF_MS = 200
 LISTENER = "PLAINTEXT"
 
 
@@ -188,7 +190,8 @@ class RealKit:
         return LogFiles(log.path)
 
     def fetchers(self, life: Life) -> Fetchers:
-        return Fetchers(life)
+        life.engine = VirtualEngine(life)
+        return Fetchers(life.node_id, [life.engine], life.new_peers(), FetcherOptions(FETCH_BACKOFF_MS))
 
     def partitions(self, life: Life) -> ReplicatedPartitions:
         return ReplicatedPartitions(
@@ -216,8 +219,9 @@ class RealKit:
         life.membership = membership
         try:
             membership.connect(life.node_id, CLUSTER_ID)
-            life.serve()
+            life.listen()
             membership.register([endpoint], None)
+            life.serve()
         except (CannotJoin, KbrokerError) as error:
             life.note(f"cannot join: {error}")
             life.give_up()
@@ -304,41 +308,23 @@ class RealKit:
     def fetched(self, life: Life, loop: FetchLoop, followed: Followed, answer: Any) -> None:
         """Do with an answer what the fetch engine and the driver of its news do."""
         code, diverging, records, high_watermark, log_start = answer
-        log = followed.log
-        try:
-            if code == 0 and diverging is None:
-                code = log.state.append_as_follower(records, followed.leader_epoch, high_watermark, log_start)
-                if code:
-                    life.note(f"{followed.at}: append as follower: {ErrorCode(code).name}")
-                    loop.pause(followed)
-                elif log.state.flush_due:
-                    followed.is_busy = True
-                    life.requests.flush(log, lambda: self._flushed(loop, followed))
-                return
-            self._trouble(life, loop, followed, code, diverging)
-        except KbrokerError as error:
-            life.note(f"{followed.at}: {error}")
-            loop.pause(followed)
+        if code:
+            life.engine.tell(followed, "error", code)
+            return
+        if diverging is not None:
+            life.engine.tell(followed, "diverging", 0, diverging)
+            return
+        state = followed.log.state
+        code = state.append_as_follower(records, followed.leader_epoch, high_watermark, log_start)
+        if code:
+            life.engine.tell(followed, "append", code)
+        elif state.flush_due:
+            followed.is_busy = True
+            life.requests.flush(followed.log, lambda: self._flushed(loop, followed))
 
     def _flushed(self, loop: FetchLoop, followed: Followed) -> None:
         followed.is_busy = False
         loop.wake()
-
-    def _trouble(self, life: Life, loop: FetchLoop, followed: Followed, code: int, diverging: Any) -> None:
-        log = followed.log
-        if diverging is not None:
-            epoch, end = diverging
-            own_epoch, own_end = log.end_offset_for_epoch(epoch)
-            to = min(end, own_end, log.log_end_offset) if own_epoch == epoch else own_end
-            life.note(f"{followed.at}: truncates to {to}, diverging {diverging}, own {own_epoch, own_end}")
-            log.truncate_to(max(to, 0))
-        elif code == ErrorCode.FENCED_LEADER_EPOCH:
-            followed.is_stuck = True
-        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            life.note(f"{followed.at}: out of range")
-            loop.pause(followed)
-        else:
-            loop.pause(followed)
 
     # --- the whole
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
-from kbroker.model import TopicPartition
+from kbroker.model import LATEST_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from tests.simulation.scheduler import MS, Event
 
@@ -83,6 +83,8 @@ class Requests:
             answer(life.partitions.stop_replicas(request))
         elif name == "UpdateMetadataRequest":
             answer(life.partitions.update_metadata(request))
+        elif name == "ListOffsetsRequest":
+            answer(self._listed(request))
         elif name == "ApiVersionsRequest":
             answer(M.ApiVersionsResponse())
         else:
@@ -248,14 +250,25 @@ class Requests:
             fetch.ends[at] = log.state.log_end_offset
         return answer
 
-    def _list_offsets(
-        self, at: TopicPartition, topic_id: Any, leader_epoch: int, latest: bool, respond: Respond
-    ) -> None:
-        """A follower asks for the log's start or end."""
-        try:
-            log = self._log(at, topic_id)
-            self._life.kit.check_epoch(log, leader_epoch)
-        except KbrokerError as error:
-            respond((int(error.code), -1))
-            return
-        respond((0, log.state.log_end_offset if latest else log.state.log_start_offset))
+    def _listed(self, request: Any) -> Any:
+        """Answer ListOffsets of a follower, which asks for the log's start or its end."""
+        R = M.ListOffsetsResponse
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for asked in topic.partitions:
+                code, offset = 0, -1
+                try:
+                    log = self._log(TopicPartition(topic.name, asked.partition_index), None)
+                    self._life.kit.check_epoch(log, asked.current_leader_epoch)
+                    state = log.state
+                    offset = state.log_end_offset if asked.timestamp == LATEST_TIMESTAMP else state.log_start_offset
+                except KbrokerError as error:
+                    code = int(error.code)
+                parts.append(
+                    R.ListOffsetsPartitionResponse(
+                        partition_index=asked.partition_index, error_code=code, offset=offset
+                    )
+                )
+            topics.append(R.ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+        return R(topics=topics)

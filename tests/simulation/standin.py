@@ -32,7 +32,7 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.records import ControlType
 from kbroker.rules import in_sync
 from tests.kit.wire.batches import encode_control_batch
-from tests.simulation.fetchers import Fetchers
+from tests.simulation.fetchers import FetchLoops
 from tests.simulation.scheduler import MS
 from tests.simulation.stored import Stored, batches_in, parse
 
@@ -121,8 +121,9 @@ class ModelLog:
     def flush(self) -> None:
         self.file.synced = len(self.file.batches)
 
-    def epoch_at(self, offset: int) -> int:
-        return max((epoch for epoch, start in self.file.epochs if start <= offset), default=-1)
+    @property
+    def newest_epoch(self) -> int:
+        return self.file.epochs[-1][0] if self.file.epochs else -1
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         known = [entry for entry in self.file.epochs if entry[0] <= epoch]
@@ -576,8 +577,8 @@ class StandInKit:
     def reader(self, log: ModelLog) -> ModelReader:
         return ModelReader(log)
 
-    def fetchers(self, life: Life) -> Fetchers:
-        return Fetchers(life)
+    def fetchers(self, life: Life) -> FetchLoops:
+        return FetchLoops(life)
 
     def partitions(self, life: Life) -> StandInPartitions:
         return StandInPartitions(life, self._mistakes)
@@ -591,6 +592,7 @@ class StandInKit:
     def join(self, life: Life) -> None:
         """Be in the tree: with the node of this session, once that of an earlier one is gone."""
         if life.logs is None:
+            life.listen()
             life.serve()
         session = life.open_session()
         session.on_end(lambda: self._ended(life))
