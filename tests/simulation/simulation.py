@@ -30,8 +30,8 @@ from tests.simulation.clocks import EPOCH_MS
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Violation
 from tests.simulation.network import Network, Weather
+from tests.simulation.real import RealKit
 from tests.simulation.scheduler import SECOND, Scheduler
-from tests.simulation.standin import StandInKit
 from tests.simulation.stored import Stored
 from tests.simulation.tree import TREE, TreeServer
 from tests.simulation.workload import Client, Consumer, Producer, Transactions
@@ -341,12 +341,12 @@ class Outcome(NamedTuple):
         return f"seed {self.seed}: {self.plan}: {self.broken or 'every promise is kept'}"
 
 
-def run_seed(seed: int, kit: Any = None) -> Outcome:
-    """Run one history. Same seed, same history."""
-    plan = Plan.of(seed)
+def run_seed(seed: int, kit: Any = None, plan: Plan | None = None) -> Outcome:
+    """Run one history. Same seed, same history. `plan`: another one than the seed's own."""
+    plan = plan or Plan.of(seed)
     broken = ""
     logging.disable(logging.CRITICAL)
-    with simulated(plan, kit or StandInKit()) as simulation:
+    with simulated(plan, kit or RealKit()) as simulation:
         try:
             simulation.run()
         except Violation as violation:

@@ -1,0 +1,32 @@
+"""Many seeds, one process for each core."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+from tests.simulation.simulation import Outcome, run_seed
+
+MAX_BROKEN = 20
+
+
+def run_quietly(seed: int) -> Outcome:
+    """Run a seed, and leave its history behind: it can be had again."""
+    return run_seed(seed)._replace(history="")
+
+
+def run_many(seeds: range, processes: int) -> int:
+    """Run seeds and print what is broken. Returns how many of them broke a promise."""
+    began = time.monotonic()
+    count = steps = checks = broken = 0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for outcome in pool.imap_unordered(run_quietly, seeds, chunksize=4):
+            count, steps, checks = count + 1, steps + outcome.steps, checks + outcome.checks
+            if outcome.broken:
+                broken += 1
+                print(f"{outcome.summary}\n    again: python -m tests.simulation --seed {outcome.seed}", flush=True)
+                if broken == MAX_BROKEN:
+                    break
+    seconds = time.monotonic() - began
+    print(f"{count} seeds, {steps} steps, {checks} checks, {broken} broken, {seconds:.0f} s")
+    return broken
