@@ -126,7 +126,10 @@ class ControlChannels:
     def suspect(self, broker: Broker) -> None:
         """Look again and again whether somebody listens at the address of a broker that has refused."""
         with self._lock:
+            if broker.broker_id in self._suspects:
+                return
             self._suspects[broker.broker_id] = _Suspect(broker, self._clock.monotonic() + PROBE_MS / 1000)
+        self._tell_addresses()
 
     def trust(self, broker_id: int) -> None:
         """Look for a broker no longer."""

@@ -64,6 +64,7 @@ from kbroker.rules.controller.commands import (
 )
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.takeover import take_over
+from kbroker.rules.controller.values import Broker
 
 log = logging.getLogger(__name__)
 
@@ -220,11 +221,9 @@ class Controller:
         self._balance_at: float | None = None
         self._suspects: dict[int, int] = {}
         """Epochs of brokers whose process is known to be gone although they are registered."""
-        self._around = Surroundings(
-            lambda broker_id, epoch: self._suspects.get(broker_id) == epoch,
-            config.delete_topic_enable,
-            config.leader_imbalance_per_broker_percentage,
-        )
+        self._gone: dict[int, int] = {}
+        """The same, noted while another broker is the controller: the suspects of the next term."""
+        self._around = Surroundings(config.delete_topic_enable, config.leader_imbalance_per_broker_percentage)
         peers.on_refused(lambda broker_id: self.post(BrokerRefuses(broker_id)))
 
     # --- for any thread -----------------------------------------------------------------------------------------------
@@ -420,11 +419,7 @@ class Controller:
     def _carry_out(self, term: _Term, command: Any) -> Any:
         if term.store.carries_out(command):
             result = term.store.carry_out(command, again=self._is_again)
-            if isinstance(command, ReadBrokers):
-                for broker_id, epoch in list(self._suspects.items()):
-                    if broker_id not in result or result[broker_id].epoch != epoch:
-                        self._trust(broker_id)
-            return result
+            return self._without_suspects(term, result) if isinstance(command, ReadBrokers) else result
         if isinstance(command, Send):
             for broker_id, request in command.requests:
                 term.channels.send(broker_id, request)
@@ -438,6 +433,17 @@ class Controller:
             asked.answered(command.value)
         return None
 
+    def _without_suspects(self, term: _Term, found: dict[int, Broker]) -> dict[int, Broker]:
+        """Return the brokers that are believed to live. One that has registered anew is believed again."""
+        for broker_id, epoch in list(self._suspects.items()):
+            broker = found.get(broker_id)
+            if broker is None or broker.epoch != epoch:
+                self._trust(broker_id)
+            else:
+                term.channels.suspect(broker)
+                del found[broker_id]
+        return found
+
     # --- elections ----------------------------------------------------------------------------------------------------
 
     def _look_at_election(self) -> None:
@@ -447,6 +453,8 @@ class Controller:
         elected = session.candidate.run(session.watcher, self._clock.wall_ms())
         if self._term is not None and not elected.is_of(self._term.epoch_version):
             self._lose()
+        if self._elected is not None and elected.broker_id in self._gone and elected != self._elected:
+            del self._gone[elected.broker_id]  # it lives after all
         self._elected = elected
         if self._term is not None:
             return
@@ -479,6 +487,7 @@ class Controller:
                 return
             self._is_active = True
         self._term = _Term(context, store, channels, epoch_version)
+        self._suspects, self._gone = self._gone, {}
         self._is_taking_over = True
         if config.auto_leader_rebalance_enable:
             self._balance_at = self._clock.monotonic() + FIRST_BALANCE_S
@@ -498,13 +507,15 @@ class Controller:
         if self._term is None:
             if self._used is not None and self._elected is not None and broker_id == self._elected.broker_id:
                 log.warning("nobody listens at the address of broker %d, the controller: it is deposed", broker_id)
+                registered = self._used.store.exists(paths.broker_path(broker_id))
+                if registered is not None:
+                    self._gone[broker_id] = registered.creation_id
                 self._used.candidate.depose(self._elected)
             return
         broker = self._term.context.brokers.get(broker_id)
         if broker is not None and self._suspects.get(broker_id) != broker.epoch:
             log.warning("nobody listens at the address of broker %d: it is taken for dead", broker_id)
             self._suspects[broker_id] = broker.epoch
-            self._term.channels.suspect(broker)
             self._enqueue(BrokersChanged())
 
     def _trust(self, broker_id: int) -> None:

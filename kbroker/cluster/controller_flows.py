@@ -76,8 +76,6 @@ class UncleanElectionEnabled(NamedTuple):
 class Surroundings(NamedTuple):
     """What flows need beside the context."""
 
-    is_suspect: Callable[[int, int], bool]
-    """Whether the process of a broker, by its id and epoch, is known to be gone although it is registered."""
     deletion_enabled: bool
     imbalance_percentage: int
 
@@ -91,10 +89,9 @@ def flow_of(context: Context, event: Any, around: Surroundings) -> Rule[None]:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def _brokers_changed(context: Context, _: BrokersChanged, around: Surroundings) -> Rule[None]:
+def _brokers_changed(context: Context, _: BrokersChanged, __: Surroundings) -> Rule[None]:
     found = yield ReadBrokers()
-    believed = {each: broker for each, broker in found.items() if not around.is_suspect(each, broker.epoch)}
-    yield from brokers.brokers_changed(context, believed)
+    yield from brokers.brokers_changed(context, found)
 
 
 def _unclean_enabled(context: Context, event: UncleanElectionEnabled, _: Surroundings) -> Rule[None]:

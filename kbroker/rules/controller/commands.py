@@ -50,7 +50,7 @@ class ReadUnclean(NamedTuple):
 
 
 class ReadBrokers(NamedTuple):
-    """Result: {broker id: Broker} of the registered ones, watched: each change of them is an event."""
+    """Result: {broker id: Broker} of those that are registered and not known to be dead all the same, watched."""
 
 
 class ReadTopicNames(NamedTuple):

@@ -1,0 +1,382 @@
+"""What is asked from the controller, what tools ask through the store, and what goes wrong on brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cluster.controller import ControllerConfig
+from kbroker.cluster.controller_requests import (
+    PREFERRED,
+    UNCLEAN,
+    AllocateProducerIds,
+    AlterPartition,
+    AlterReassignments,
+    ElectLeaders,
+    ListReassignments,
+)
+from kbroker.cluster.topic_requests import DeleteTopics, GrowTopics
+from kbroker.coordination import paths
+from kbroker.coordination.store import Create
+from kbroker.errors import ErrorCode
+from kbroker.model import NO_UUID, TopicPartition
+from kbroker.protocol import messages as M
+from tests.kit.parts.control_cluster import ControlCluster
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster() -> ControlCluster:
+    made = ControlCluster()
+    for node_id in (1, 2, 3, 4):
+        made.start(node_id)
+        made.settle()
+    return made
+
+
+def alter(
+    cluster: ControlCluster,
+    isr: list[tuple[int, int]],
+    *,
+    leader: int = 2,
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+    broker_epoch: int | None = None,
+    topic_id: bytes | None = None,
+    version: int = 3,
+    recovery: int = 0,
+) -> M.AlterPartitionResponse:
+    """Ask for an ISR of t-0: (broker id, broker epoch) each, epoch -1 for one that the leader does not know."""
+    Request = M.AlterPartitionRequest
+    one = Request.PartitionData(
+        partition_index=0,
+        leader_epoch=leader_epoch,
+        new_isr=[broker_id for broker_id, _ in isr],
+        new_isr_with_epochs=[Request.BrokerState(broker_id=each, broker_epoch=epoch) for each, epoch in isr],
+        partition_epoch=partition_epoch,
+        leader_recovery_state=recovery,
+    )
+    own = cluster.members[leader].told.epoch if broker_epoch is None else broker_epoch
+    known = cluster.assignment("t").topic_id.bytes if topic_id is None else topic_id
+    topic = Request.TopicData(topic_name="t", topic_id=known, partitions=[one])
+    answer = cluster.ask(AlterPartition(Request(broker_id=leader, broker_epoch=own, topics=[topic]), version))
+    assert isinstance(answer, M.AlterPartitionResponse)
+    return answer
+
+
+def code(answer: M.AlterPartitionResponse) -> int:
+    return answer.error_code or answer.topics[0].partitions[0].error_code
+
+
+def test_an_isr_is_changed_at_its_partition_epoch_and_told_to_all(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3, 4))
+    received = {member.node_id: len(member.told.received) for member in cluster.live()}
+    answer = alter(cluster, [(2, -1), (3, -1)])
+    partition = answer.topics[0].partitions[0]
+    assert (code(answer), partition.leader_id, partition.leader_epoch, partition.isr, partition.partition_epoch) == (
+        0, 2, 0, [2, 3], 1,
+    )  # fmt: skip
+    assert cluster.state("t")[:3] == (2, 0, (2, 3)), "the leader epoch stays"
+    for member in cluster.live():
+        told = member.told.received[received[member.node_id] :]
+        assert [type(each) for each in told] == [M.UpdateMetadataRequest]
+        assert member.told.metadata[T0].isr == [2, 3]
+
+
+def test_checks_of_an_isr_come_in_kafkas_order(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3, 4))
+    now = [(2, -1), (3, -1), (4, -1)]
+    assert code(alter(cluster, now, broker_epoch=1)) == ErrorCode.STALE_BROKER_EPOCH
+    assert code(alter(cluster, now, topic_id=b"x" * 16)) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert code(alter(cluster, now, partition_epoch=5)) == ErrorCode.NOT_CONTROLLER
+    assert code(alter(cluster, now, leader_epoch=5)) == ErrorCode.NOT_CONTROLLER
+    assert code(alter(cluster, now)) == ErrorCode.NONE, "it is so already"
+    assert cluster.state("t").partition_epoch == 0
+    assert code(alter(cluster, now[:2])) == ErrorCode.NONE
+    assert code(alter(cluster, now[:2])) == ErrorCode.NONE, "an answer that was lost is given again (KAFKA-14144)"
+    assert cluster.state("t").partition_epoch == 1
+    assert code(alter(cluster, now)) == ErrorCode.INVALID_UPDATE_VERSION
+    assert code(alter(cluster, now[1:], partition_epoch=1)) == ErrorCode.INVALID_REQUEST, "without the leader"
+    assert code(alter(cluster, [*now, (1, -1)], partition_epoch=1)) == ErrorCode.INVALID_REQUEST, "no replica"
+    assert code(alter(cluster, now, partition_epoch=1, leader=3)) == ErrorCode.INVALID_REQUEST, "not of the leader"
+    assert code(alter(cluster, now, partition_epoch=1, recovery=1)) == ErrorCode.INVALID_REQUEST
+    cluster.lose(4)
+    epoch = cluster.state("t")
+    fresh = {"leader_epoch": epoch.leader_epoch, "partition_epoch": epoch.partition_epoch}
+    assert code(alter(cluster, now, **fresh)) == ErrorCode.INELIGIBLE_REPLICA
+    assert code(alter(cluster, now, version=1, **fresh)) == ErrorCode.OPERATION_NOT_ATTEMPTED
+    cluster.lose(3)
+    assert code(alter(cluster, now[:2], leader_epoch=0)) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_replica_of_a_former_life_is_not_let_in(cluster: ControlCluster) -> None:
+    """A follower that has come back with an empty disk is not taken for the one that had caught up (KIP-903)."""
+    cluster.create("t", (2, 3))
+    before = cluster.members[3].told.epoch
+    cluster.lose(3)
+    cluster.start(3)
+    cluster.settle()
+    state = cluster.state("t")
+    fresh = {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
+    assert code(alter(cluster, [(2, -1), (3, before)], **fresh)) == ErrorCode.INELIGIBLE_REPLICA
+    assert code(alter(cluster, [(2, -1), (3, cluster.members[3].told.epoch)], **fresh)) == ErrorCode.NONE
+
+
+def test_replicas_are_moved_and_the_old_ones_deleted(cluster: ControlCluster) -> None:
+    cluster.create("t", (1, 2), (2, 3))
+    outcome = cluster.ask(AlterReassignments({T0: (3, 4), TopicPartition("none", 0): (3,)}))
+    assert outcome[T0].error == ErrorCode.NONE
+    assert outcome[TopicPartition("none", 0)].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.assignment("t").replicas[0] == (3, 4, 1, 2)
+    assert (cluster.assignment("t").adding, cluster.assignment("t").removing) == ({0: (3, 4)}, {0: (1, 2)})
+    assert cluster.state("t")[:3] == (1, 1, (1, 2)), "a new leader epoch tells the leader its new followers"
+    assert cluster.members[3].told.roles[T0].is_new and T0 in cluster.members[4].told.logs
+    assert cluster.ask(ListReassignments(None)).keys() == {T0}
+    assert cluster.ask(GrowTopics({"t": {2: (1, 2)}})) == {"t": ErrorCode.REASSIGNMENT_IN_PROGRESS}
+    cluster.join_isr("t", 0, 3)
+    assert cluster.ask(ListReassignments((T0,))).keys() == {T0}, "one of the target is missing yet"
+    cluster.join_isr("t", 0, 4)
+    assert cluster.assignment("t").replicas == {0: (3, 4), 1: (2, 3)}
+    assert not cluster.assignment("t").adding and not cluster.assignment("t").removing
+    assert cluster.state("t").leader == 3 and set(cluster.state("t").isr) == {3, 4}
+    assert cluster.ask(ListReassignments(None)) == {}
+    assert T0 not in cluster.members[1].told.logs and T0 not in cluster.members[2].told.logs
+    assert cluster.members[1].told.metadata[T0].replicas == [3, 4]
+
+
+def test_a_move_is_cancelled(cluster: ControlCluster) -> None:
+    cluster.create("t", (1, 2))
+    cluster.ask(AlterReassignments({T0: (3, 4)}))
+    cluster.join_isr("t", 0, 3)
+    assert cluster.ask(AlterReassignments({T0: None}))[T0].error == ErrorCode.NONE
+    assert cluster.assignment("t").replicas == {0: (1, 2)}
+    assert set(cluster.state("t").isr) == {1, 2}
+    assert T0 not in cluster.members[3].told.logs and T0 not in cluster.members[4].told.logs
+    assert cluster.ask(AlterReassignments({T0: None}))[T0].error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_move_goes_on_with_another_controller(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.ask(AlterReassignments({T0: (3, 4)}))
+    cluster.lose(1)
+    assert cluster.ask(ListReassignments(None)).keys() == {T0}
+    cluster.join_isr("t", 0, 4)
+    assert cluster.assignment("t").replicas == {0: (3, 4)}
+    assert cluster.leader("t") == 3
+
+
+@pytest.mark.parametrize("target", [(), (3, 3), (-1,), (9,)])
+def test_a_target_that_cannot_be_is_refused(cluster: ControlCluster, target: tuple[int, ...]) -> None:
+    cluster.create("t", (1, 2))
+    assert cluster.ask(AlterReassignments({T0: target}))[T0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.assignment("t").replicas == {0: (1, 2)}
+
+
+def test_a_topic_that_is_being_deleted_is_not_moved_and_one_that_is_moved_is_deleted_later(
+    cluster: ControlCluster,
+) -> None:
+    cluster.create("t", (2, 3))
+    cluster.ask(AlterReassignments({T0: (3, 4)}))
+    cluster.ask(DeleteTopics(["t"]))
+    assert cluster.node(paths.topic_path("t")) is not None
+    assert cluster.ask(AlterReassignments({T0: (3,)}))[T0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.join_isr("t", 0, 4)
+    assert cluster.node(paths.topic_path("t")) is None
+
+
+def test_elections_that_somebody_asks_for(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3), (4, 3))
+    cluster.lose(2)
+    cluster.lose(4)
+    cluster.start(2)
+    cluster.settle()
+    cluster.join_isr("t", 0, 2)
+    t1, none = TopicPartition("t", 1), TopicPartition("none", 0)
+    outcome = cluster.ask(ElectLeaders(PREFERRED, (T0, t1, none)))
+    assert {each: one.error for each, one in outcome.items()} == {
+        T0: ErrorCode.NONE,
+        t1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        none: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert outcome[T0].leader == cluster.leader("t") == 2
+    assert cluster.ask(ElectLeaders(PREFERRED, (T0,)))[T0].error == ErrorCode.ELECTION_NOT_NEEDED
+    assert cluster.ask(ElectLeaders(UNCLEAN, (T0,)))[T0].error == ErrorCode.ELECTION_NOT_NEEDED
+    assert cluster.ask(ElectLeaders(UNCLEAN, (T0,)), 2)[T0].error == ErrorCode.NOT_CONTROLLER
+
+
+def test_an_unclean_election_that_somebody_asks_for_needs_no_config(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)
+    cluster.lose(2)
+    assert cluster.ask(ElectLeaders(UNCLEAN, (T0,)))[T0].error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.ask(ElectLeaders(UNCLEAN, (T0,)))[T0].error == ErrorCode.NONE
+    assert cluster.state("t")[2:5] == ((3,), 1, 1)
+
+
+def test_leaders_are_given_back_to_whom_they_belong_after_a_while(cluster: ControlCluster) -> None:
+    config = ControllerConfig(leader_imbalance_check_interval_s=300)
+    balanced = ControlCluster(config)
+    for node_id in (1, 2, 3):
+        balanced.start(node_id)
+        balanced.settle()
+    balanced.create("t", (2, 3))
+    balanced.lose(2)
+    balanced.start(2)
+    balanced.settle()
+    balanced.join_isr("t", 0, 2)
+    assert balanced.leader("t") == 3
+    balanced.clock.now_ms += 301_000
+    balanced.settle()
+    assert balanced.leader("t") == 2
+
+
+def test_blocks_of_producer_ids_are_given_once(cluster: ControlCluster) -> None:
+    def allocate(broker_id: int, epoch: int) -> M.AllocateProducerIdsResponse:
+        request = M.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
+        answer = cluster.ask(AllocateProducerIds(request))
+        assert isinstance(answer, M.AllocateProducerIdsResponse)
+        return answer
+
+    epoch = cluster.members[3].told.epoch
+    got = [allocate(3, epoch) for _ in range(3)]
+    assert [(each.producer_id_start, each.producer_id_len) for each in got] == [(0, 1000), (1000, 1000), (2000, 1000)]
+    block = paths.decode_producer_id_block("", cluster.node(paths.PRODUCER_ID_BLOCK) or b"")
+    assert block == paths.ProducerIdBlock(3, 2000, 2999)
+    assert allocate(3, epoch - 1).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert allocate(9, 1).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_replicas_in_a_failed_directory_lose_the_lead_and_their_place_in_the_isr(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3), (3, 2), (2, 4))
+    told = cluster.members[2].told
+    told.failed = {T0, TopicPartition("t", 1)}
+    for partition in told.failed:
+        del told.roles[partition]
+    path = paths.LOG_DIR_EVENT_PREFIX
+    cluster.members[2].session.multi([Create(path, paths.encode_log_dir_event(2), sequential=True)])
+    cluster.settle()
+    assert cluster.state("t", 0)[:3] == (3, 1, (3,))
+    assert cluster.state("t", 1)[:3] == (3, 1, (3,))
+    assert cluster.state("t", 2)[:3] == (2, 0, (2, 4)), "its other directory is well"
+    assert cluster.members[1].told.metadata[T0].offline_replicas == [2]
+    assert cluster.tree.model.children(paths.LOG_DIR_EVENT_NOTIFICATIONS) == []
+    cluster.lose(2)
+    cluster.start(2)
+    cluster.settle()
+    assert cluster.members[1].told.metadata[T0].offline_replicas == []
+
+
+def test_tools_ask_for_moves_and_elections_through_the_store(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    targets = {T0: (3, 4), TopicPartition("none", 0): (1,)}
+    cluster.tree.put(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(targets))
+    cluster.settle()
+    left = cluster.node(paths.REASSIGN_PARTITIONS)
+    assert left is not None and paths.decode_reassignment("", left) == {T0: (3, 4)}
+    cluster.join_isr("t", 0, 4)
+    assert cluster.node(paths.REASSIGN_PARTITIONS) is None
+    assert cluster.assignment("t").replicas == {0: (3, 4)}
+    cluster.set_isr("t", 0, (3, 4))
+    cluster.tree.put(paths.REASSIGN_PARTITIONS, paths.encode_reassignment({T0: (4, 3)}))
+    cluster.settle()
+    assert cluster.assignment("t").replicas == {0: (4, 3)}, "it is looked for again"
+    assert cluster.leader("t") == 3
+    cluster.tree.put(paths.PREFERRED_REPLICA_ELECTION, paths.encode_partitions([T0]))
+    cluster.settle()
+    assert cluster.leader("t") == 4
+    assert cluster.node(paths.PREFERRED_REPLICA_ELECTION) is None
+
+
+def test_isrs_that_an_old_leader_writes_itself_are_told_to_all(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    path = paths.partition_state_path("t", 0)
+    cluster.tree.put(path, paths.encode_partition_state(paths.PartitionRegistration(2, 0, (2,), 1)))
+    cluster.tree.change(0, [Create(paths.ISR_CHANGE_PREFIX, paths.encode_partitions([T0]), sequential=True)])
+    cluster.settle()
+    assert cluster.members[4].told.metadata[T0].isr == [2]
+    assert cluster.tree.model.children(paths.ISR_CHANGE_NOTIFICATIONS) == []
+
+
+def test_a_broker_whose_port_refuses_is_replaced_before_its_session_ends(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.kill(2, seen=True)
+    cluster.settle()
+    assert cluster.node(paths.broker_path(2)) is not None
+    assert cluster.state("t")[:3] == (3, 1, (3,))
+    assert cluster.members[1].told.alive == {1, 3, 4}
+    cluster.expire(2)
+    cluster.settle()
+    assert cluster.state("t")[:3] == (3, 1, (3,))
+
+
+def test_a_broker_that_a_liar_has_reported_is_believed_again_when_it_is_reached(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    for callback in cluster.active.peers.refused_callbacks:
+        callback(2)
+    for _ in range(400):
+        cluster.active.controller.step()
+    assert cluster.leader("t") == 3, "epochs fence the old leader, if it lives after all"
+    cluster.settle()
+    assert cluster.members[1].told.alive == {1, 2, 3, 4}
+    assert cluster.members[2].told.roles[T0].leader == 3
+    assert cluster.ask(ElectLeaders(PREFERRED, (T0,)))[T0].error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    cluster.join_isr("t", 0, 2)
+    assert cluster.ask(ElectLeaders(PREFERRED, (T0,)))[T0].leader == 2
+
+
+def test_a_controller_whose_port_refuses_is_deposed_at_once(cluster: ControlCluster) -> None:
+    cluster.create("t", (1, 2))
+    assert all(member.peers.kept == {1} for member in cluster.live() if member.node_id != 1)
+    cluster.kill(1, seen=True)
+    cluster.settle()
+    assert cluster.tree.model.nodes[paths.broker_path(1)].owner, "its session lasts"
+    assert cluster.active.node_id in (2, 3, 4)
+    assert cluster.node(paths.CONTROLLER_EPOCH) == b"2"
+    assert cluster.state("t")[:3] == (2, 2, (2,)), "who has seen that takes the broker for dead in the same breath"
+    assert {2, 3, 4} == cluster.members[2].told.alive
+
+
+def test_one_broker_that_is_silent_holds_up_nobody(cluster: ControlCluster) -> None:
+    cluster.silent.add(4)
+    cluster.create("t", (2, 4))
+    cluster.lose(3)
+    for number in range(20):
+        cluster.create(f"u{number}", (2, 4))
+    assert T0 in cluster.members[2].told.roles
+    assert T0 not in cluster.members[4].told.roles
+    waiting = cluster.active.controller._term.channels.pending()[4]  # type: ignore[union-attr]
+    assert waiting <= 4, "what waits is put together"
+    cluster.silent.clear()
+    cluster.settle()
+    assert len(cluster.members[4].told.roles) == 21
+    assert all(state.is_new for state in cluster.members[4].told.roles.values())
+    assert cluster.members[4].told.alive == {1, 2, 4}
+
+
+def test_a_broker_without_the_listener_of_brokers_is_not_used(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.start(5, listener="OTHER")
+    cluster.settle()
+    assert cluster.members[1].told.alive == {1, 2, 3, 4}
+    cluster.lose(2)
+    assert cluster.leader("t") == 3, "others go on"
+
+
+def test_garbage_in_the_tree_is_passed_over(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.tree.put(paths.topic_path("rubbish"), b"\xff{")
+    cluster.tree.put(f"{paths.BROKER_IDS}/77", b"[]")
+    cluster.tree.put(f"{paths.BROKER_IDS}/no-number", b"")
+    cluster.tree.put(paths.partition_state_path("half", 0), b"{}")
+    half = paths.TopicAssignment(NO_UUID, {0: (3, 2)}, {}, {})
+    cluster.tree.put(paths.topic_path("half"), paths.encode_topic(half))
+    cluster.tree.put(paths.REASSIGN_PARTITIONS, b"nonsense")
+    cluster.tree.put(f"{paths.LOG_DIR_EVENT_PREFIX}0000000009", b"?")
+    cluster.settle()
+    cluster.lose(2)
+    assert cluster.leader("t") == 3
+    cluster.lose(1)
+    assert cluster.active.node_id == 3
+    assert cluster.leader("t") == 3
