@@ -55,6 +55,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef bytes client_id
     cdef int64_t request_timeout_ms
     cdef int64_t backoff_ms      # replica.fetch.backoff.ms
+    cdef int64_t kept_bytes      # that the process keeps of freed memory for the next answers
     cdef int32_t first           # index of the partition that the next request begins with
     cdef leader_t *leaders       # for the pump's thread
     cdef mailbox_t box           # its descriptor is the pump's

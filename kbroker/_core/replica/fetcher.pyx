@@ -5,6 +5,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
 from kbroker._core.base.mailbox cimport mail_t, mailbox_is_empty, mailbox_t, post, take_all, take_next
+from kbroker._core.base.receive_buffers cimport buffers_keep
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, condition_broadcast,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -34,6 +35,7 @@ from kbroker._core.wire.error_codes cimport (
 cdef enum:
     UNASKED = -1
     MAIL_FLUSHED = 1             # the only kind of mail in the engine's box
+    KEPT_MORE = 512 << 10        # bytes of an answer besides the records that were asked for
 
 
 cdef void request_free(replica_request_t *request) noexcept nogil:
@@ -72,6 +74,9 @@ cdef class ReplicaFetcher(FollowedPartitions):
         self.options.max_partition_bytes = max_partition_bytes
         self.options.replica_id = node_id
         self.options.replica_epoch = broker_epoch
+        if self.kept_bytes == 0:
+            self.kept_bytes = max(max_bytes, max_partition_bytes) + KEPT_MORE
+            buffers_keep(self.kept_bytes)
         self.backoff_ms = backoff_ms
         self.request_timeout_ms = request_timeout_ms
 
@@ -81,6 +86,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
 
     def __dealloc__(self):
         cdef leader_t *leader
+        buffers_keep(-self.kept_bytes)
         while self.leaders != NULL:
             leader = self.leaders
             self.leaders = leader.next
