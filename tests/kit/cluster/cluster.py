@@ -16,7 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.kit.brokers.process import MEMORY_DISK
+from tests.kit.clients.wire import ConnectionClosed, WireClient
 from tests.kit.cluster import tree
 from tests.kit.cluster.network import Network, network
 from tests.kit.cluster.nodes import KINDS, REPLICATED, Node
@@ -168,7 +171,7 @@ class Cluster:
         the brokers' output, when it takes longer."""
         deadline = time.monotonic() + timeout_s
         while True:
-            missing = tree.unrest(self.tree(), self.nodes)
+            missing = tree.unrest(self.tree(), self.nodes) or self._untold()
             if not missing:
                 return
             ended = [node.node_id for node in self.nodes.values() if not node.is_running]
@@ -177,6 +180,19 @@ class Cluster:
                     node.dump_threads()
                 raise NotSettled(f"{f'brokers {ended} have ended' if ended else ''}; ".lstrip("; ") + missing)
             time.sleep(0.2)
+
+    def _untold(self) -> str:
+        """Return which broker does not know all the others yet; "" for none."""
+        for node in self.nodes.values():
+            try:
+                with self.entered(), WireClient(node.host.address, node.port, timeout_s=5) as client:
+                    answer = client.call(ApiKey.METADATA, 9, M.MetadataRequest(topics=[]))
+            except (OSError, ConnectionClosed) as error:
+                return f"broker {node.node_id} does not answer: {error}"
+            known = sorted(broker.node_id for broker in answer.brokers)
+            if known != sorted(self.nodes) or answer.controller_id < 0:
+                return f"broker {node.node_id} knows {known} and the controller {answer.controller_id}"
+        return ""
 
     # --- life ---------------------------------------------------------------------------------------------
     def __enter__(self) -> Self:

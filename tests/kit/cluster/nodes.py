@@ -16,7 +16,7 @@ from tests.kit.kafka.java_program import java
 from tests.kit.kafka.process import KafkaProcess
 
 HEAP = "256m"
-AS_MEMBER = pytest.mark.skipif(True, reason="a kbroker of this build is no member of a cluster yet")
+AS_MEMBER = pytest.mark.skipif(False, reason="a kbroker of this build is no member of a cluster yet")
 """Of tests in which a kbroker is one."""
 LOG4J = {
     "log4j.rootLogger": "WARN, stdout",
