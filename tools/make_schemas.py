@@ -39,7 +39,10 @@ DEFAULT_RELEASES = ("3.9.1",)
 # a preview of the consumer group protocol (KIP-848), a part of transactions of version 2 (KIP-890), and one kind of
 # resources with configs (KIP-1142).
 LATER_RELEASE = "4.3.1"
-LATER = ("ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce", "ListConfigResources")
+LATER = (
+    "ConsumerGroup", "TransactionLogValue", "EndTxnRe", "TxnOffsetCommit", "Produce", "ListConfigResources",
+    "WriteTxnMarkers",
+)  # fmt: skip
 # The names in 3.9 of such messages that are called otherwise there: they are left out.
 FORMER = ("ListClientMetricsResources",)
 # The last version that is taken of such a message, if not all are.

@@ -118,8 +118,8 @@ class ApiVersions(NamedTuple):
     flexible_from: int | None  # first version with tagged fields (KIP-482)
 
 
-# The ranges of Apache Kafka 3.9. Produce, EndTxn and TxnOffsetCommit have one version more: transactions of version 2
-# (KIP-890).
+# The ranges of Apache Kafka 3.9. Produce, EndTxn, TxnOffsetCommit and WriteTxnMarkers have one version more, for
+# transactions of version 2 (KIP-890, KIP-1228).
 # SaslHandshake and SaslAuthenticate answer ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka.
 SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.PRODUCE: ApiVersions(0, 12, 9),
@@ -149,7 +149,7 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersions(0, 5, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 4, 3),
     ApiKey.END_TXN: ApiVersions(0, 5, 3),
-    ApiKey.WRITE_TXN_MARKERS: ApiVersions(0, 1, 1),
+    ApiKey.WRITE_TXN_MARKERS: ApiVersions(0, 2, 1),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(0, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),

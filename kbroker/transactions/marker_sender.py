@@ -17,12 +17,14 @@ from kbroker.cluster.peers import PeerError, Peers
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from kbroker.transactions.markers import Marker, MarkerWriter
 
 LOG = logging.getLogger(__name__)
 
-VERSION = 1
-"""The version of WriteTxnMarkers that brokers send each other at inter.broker.protocol.version 3.9."""
+HIGHEST_VERSION = 2
+"""The newest version of WriteTxnMarkers. A Kafka 3.9 has version 1, in which its markers are not told from those of
+transactions of version 1: a marker that comes late could end the next transaction."""
 
 MOST_MARKERS = 5_000
 """Most markers in one request. It takes under a megabyte."""
@@ -138,9 +140,12 @@ class MarkerSender:
             node.under_way = node.take()
             entries = list(node.under_way.values())
         answered = partial(self._answered, node_id)
-        self._peers.send(node_id, _request(entries), VERSION, answered, timeout_ms=self._timeout_ms)
+        key = ApiKey.WRITE_TXN_MARKERS
+        self._peers.ask(
+            node_id, lambda _: _request(entries), key, HIGHEST_VERSION, answered, timeout_ms=self._timeout_ms
+        )
 
-    def _answered(self, node_id: int, answer: M.Message | PeerError) -> None:
+    def _answered(self, node_id: int, answer: M.Message | PeerError, _: int) -> None:
         with self._lock:
             node = self._nodes[node_id]
             entries, node.under_way = node.under_way or {}, None
@@ -180,6 +185,7 @@ def _request(entries: Iterable[_Entry]) -> M.WriteTxnMarkersRequest:
                 producer_epoch=marker.producer_epoch,
                 transaction_result=marker.commit,
                 coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.client_version,
                 topics=[
                     R.WritableTxnMarkerTopic(name=name, partition_indexes=partition_ids)
                     for name, partition_ids in topics.items()

@@ -49,9 +49,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "api_versions.names_of_software",
             "api_versions.bytes_behind*",
         ),
-        ("*.api_keys[0].max_version", "*.api_keys[26].max_version", "*.api_keys[28].max_version"),
-        "Produce 12, EndTxn 5 and TxnOffsetCommit 5 are served as Kafka 4.3 does.",
-        "Clients use them for transactions of version 2 (KIP-890).",
+        (
+            "*.api_keys[0].max_version",
+            "*.api_keys[26].max_version",
+            "*.api_keys[27].max_version",
+            "*.api_keys[28].max_version",
+        ),
+        "Produce 12, EndTxn 5, WriteTxnMarkers 2 and TxnOffsetCommit 5 are served as Kafka 4.3 does.",
+        "Clients and brokers use them for transactions of version 2 (KIP-890, KIP-1228).",
     ),
     Deviation(
         (

@@ -1,10 +1,11 @@
-"""WriteTxnMarkers, key 27, versions 0 to 1: write the markers that end transactions in partitions of this broker.
+"""WriteTxnMarkers, key 27, versions 0 to 2: write the markers that end transactions in partitions of this broker.
 
 The coordinator on another broker sends it, or an operator who ends a hanging transaction (KIP-664).
 Leaves out: nothing.
 
 v0  first
 v1  flexible
+v2  the transaction version of each marker: with 2 its epoch is newer than that of its transaction (KIP-1228)
 """
 
 from __future__ import annotations
@@ -49,15 +50,19 @@ _Codes = dict[bytes, ErrorCode]
 """The error code of each marker in each partition. The key is all fields of the marker and the partition as bytes: see
 `number_key` for why, and bytes take little memory."""
 
-_numbers = struct.Struct(">qhi?i")
-"""Producer id and epoch, coordinator epoch, result, partition id. In a key the topic's name follows."""
+_numbers = struct.Struct(">qhi?bi")
+"""Producer id and epoch, coordinator epoch, result, transaction version, partition id. In a key the topic's name
+follows."""
 
 
 def handle(services: Services, request: Request, message: M.WriteTxnMarkersRequest) -> M.WriteTxnMarkersResponse | None:
     """Answer the request once all markers are as durable as acks=all promises."""
     codes: _Codes = {}
     for each in message.markers:
-        said = each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result
+        said = (
+            each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result,
+            each.transaction_version,
+        )  # fmt: skip
         for topic in each.topics:
             name = topic.name.encode()
             for partition_id in topic.partition_indexes:

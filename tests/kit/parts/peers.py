@@ -40,11 +40,6 @@ class StandInPeers:
         """Take the oldest request that has no answer."""
         return self.sent.pop(0)
 
-    def send(
-        self, node_id: int, message: Any, version: int, answered: Callable[[Any], None], *, timeout_ms: int
-    ) -> None:
-        self._add(node_id, message, version, lambda answer, _: answered(answer))
-
     def ask(
         self,
         node_id: int,

@@ -32,6 +32,7 @@ LATER = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
     ApiKey.PRODUCE: 12,
     ApiKey.END_TXN: 5,
+    ApiKey.WRITE_TXN_MARKERS: 2,
     ApiKey.TXN_OFFSET_COMMIT: 5,
     ApiKey.LIST_CONFIG_RESOURCES: 0,
 }

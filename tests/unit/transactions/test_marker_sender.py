@@ -11,6 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from kbroker.transactions import marker_sender
 from kbroker.transactions.marker_sender import MarkerSender
 from kbroker.transactions.markers import Marker
@@ -93,11 +94,14 @@ def test_own_partitions_are_written_here(bench: Bench) -> None:
     assert bench.peers.sent == []
 
 
-def test_others_get_it_in_the_version_of_their_release(bench: Bench) -> None:
-    bench.write(A)
+@pytest.mark.parametrize("version", [1, 2])
+def test_others_get_it_in_the_version_of_their_release(bench: Bench, version: int) -> None:
+    bench.peers.versions[ApiKey.WRITE_TXN_MARKERS] = version
+    bench.write(A, marker=COMMIT._replace(client_version=2))
     sent = bench.peers.take()
-    assert (sent.node_id, sent.version) == (OTHER, 1)
+    assert (sent.node_id, sent.version) == (OTHER, version)
     assert asked(sent) == [(7, 3, 5, True, [A])]
+    assert [m.transaction_version for m in sent.message.markers] == [2 if version == 2 else 0]
     assert bench.listen() == []
     reply(sent)
     assert bench.listen() == [(A, ErrorCode.NONE)]
