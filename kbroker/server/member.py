@@ -178,6 +178,7 @@ class Member:
             listeners,
             max_lag_ms=self._config["replica.lag.time.max.ms"],
         )
+        self.partitions.on_due = self._wake_replication
 
     def reachable(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints with this machine's name where there is no host.
@@ -222,6 +223,8 @@ class Member:
         self.controller.resign()
         self._controller_thread.stop(STOP_S)
         self._replication_thread.stop(STOP_S)
+        if self.partitions is not None:
+            self.partitions.stop()
         self._membership.leave()
 
     def give_up(self) -> None:
