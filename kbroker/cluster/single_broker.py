@@ -8,7 +8,8 @@ from kbroker.cluster.controller_requests import ElectionOutcome, PartitionOutcom
 from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.rules.controller.reassignment import target_problem
+from kbroker.rules.controller.leaders import NOT_NEEDED
+from kbroker.rules.controller.reassignment import NOT_MOVED, target_problem
 from kbroker.rules.controller.values import Assignment
 
 NO_SUCH_PARTITION = "The partition does not exist."
@@ -22,7 +23,7 @@ def elect_leaders(image: MetadataImage, asked: Iterable[TopicPartition]) -> dict
         if partition is None:
             outcomes[each] = ElectionOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_PARTITION)
         elif partition.leader >= 0:
-            outcomes[each] = ElectionOutcome(ErrorCode.ELECTION_NOT_NEEDED)
+            outcomes[each] = ElectionOutcome(ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED)
         else:
             outcomes[each] = ElectionOutcome(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     return outcomes
@@ -37,7 +38,7 @@ def alter_reassignments(
         partition = image.partition(each)
         present = Assignment(() if partition is None else partition.replicas)
         if target is None:
-            outcomes[each] = PartitionOutcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            outcomes[each] = PartitionOutcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_MOVED)
         elif (problem := target_problem(present, target, image.brokers.keys())) is not None:
             outcomes[each] = PartitionOutcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
         elif partition is None:

@@ -13,6 +13,8 @@ from kbroker.rules.controller.elections import Election, elect
 from kbroker.rules.controller.partitions import bring_online
 from kbroker.rules.controller.values import NO_LEADER
 
+NOT_NEEDED = "The partition has the leader that an election would give it."
+
 
 class ElectionOutcome(NamedTuple):
     """The new leader of a partition, or why there is none (-1)."""
@@ -37,7 +39,7 @@ def elect_leaders(
         elif _is_needed(context, kind, partition):
             wanted.append(partition)
         else:
-            outcome[partition] = ElectionOutcome(ErrorCode.ELECTION_NOT_NEEDED)
+            outcome[partition] = ElectionOutcome(ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED)
     elected = yield from bring_online(context, wanted, kind)
     failure = (
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE

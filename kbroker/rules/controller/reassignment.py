@@ -30,6 +30,7 @@ Target = tuple[int, ...] | None
 """The replicas that a partition is to have; None: cancel."""
 
 Refusals = dict[TopicPartition, tuple[ErrorCode, str | None]]
+NOT_MOVED = "The replicas of the partition are not being changed."
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
 
@@ -44,7 +45,7 @@ def alter_reassignments(context: Context, targets: Mapping[TopicPartition, Targe
             continue
         changed = _changed(context, partition, target)
         if changed is None:
-            outcome[partition] = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+            outcome[partition] = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_MOVED)
         else:
             wanted[partition] = changed
     # The newest request counts: what a tool has asked for through the store does not come back.
@@ -61,7 +62,7 @@ def reassignments_asked(context: Context) -> Rule[set[TopicPartition]]:
     for partition, target in targets.items():
         changed = _changed(context, partition, target)
         if changed is None or not target:
-            outcome[partition] = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+            outcome[partition] = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_MOVED)
         else:
             wanted[partition] = changed
     outcome.update((yield from _begin_all(context, wanted)))

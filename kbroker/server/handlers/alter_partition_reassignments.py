@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.server.handlers.shared.services import Services
 
+NOT_CONTROLLER = "This broker is not the controller."
 _Response = M.AlterPartitionReassignmentsResponse
 
 
@@ -36,22 +37,23 @@ def handle(
         for each in topic.partitions
     }
     if services.controller is None:
-        return _response(single_broker.alter_reassignments(services.cluster.image, targets))
+        return _response(single_broker.alter_reassignments(services.cluster.image, targets), None)
 
     def begun(outcomes: Mapping[TopicPartition, PartitionOutcome] | ErrorCode) -> None:
         if not isinstance(outcomes, ErrorCode):
             done = [each for each, outcome in outcomes.items() if not outcome.error]
             what = [f"{each} ({'cancelled' if targets[each] is None else list(targets[each] or ())})" for each in done]
             log_change(request, "replicas are changed:", what)
-        answer(request, _response(outcomes), outcomes if isinstance(outcomes, ErrorCode) else ErrorCode.NONE)
+        answer(request, _response(outcomes, ""), outcomes if isinstance(outcomes, ErrorCode) else ErrorCode.NONE)
 
     services.controller.ask(AlterReassignments(targets), begun)
     return None
 
 
-def _response(outcomes: Mapping[TopicPartition, PartitionOutcome] | ErrorCode) -> _Response:
+def _response(outcomes: Mapping[TopicPartition, PartitionOutcome] | ErrorCode, no_error: str | None) -> _Response:
+    """Return the response. `no_error` is the text of a success: Kafka's controllers of either kind have another."""
     if isinstance(outcomes, ErrorCode):
-        return _Response(error_code=outcomes, error_message=None)
+        return _Response(error_code=outcomes, error_message=NOT_CONTROLLER)
     by_topic: dict[str, _Response.ReassignableTopicResponse] = {}
     for partition, outcome in outcomes.items():
         topic = by_topic.setdefault(
@@ -62,4 +64,4 @@ def _response(outcomes: Mapping[TopicPartition, PartitionOutcome] | ErrorCode) -
                 partition_index=partition.partition_id, error_code=outcome.error, error_message=outcome.message
             )
         )
-    return _Response(error_message=None, responses=list(by_topic.values()))
+    return _Response(error_message=no_error, responses=list(by_topic.values()))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.server.handlers.shared.services import Services
 
+NOT_CONTROLLER = "This broker is not the controller."
 _Response = M.ListPartitionReassignmentsResponse
 
 
@@ -33,8 +34,8 @@ def handle(
     if message.topics is not None:
         asked = tuple(TopicPartition(topic.name, each) for topic in message.topics for each in topic.partition_indexes)
     if services.controller is None:
-        return _response({})
-    services.controller.ask(ListReassignments(asked), lambda found: answer(request, _response(found), _code(found)))
+        return _response({}, None)
+    services.controller.ask(ListReassignments(asked), lambda found: answer(request, _response(found, ""), _code(found)))
     return None
 
 
@@ -42,9 +43,10 @@ def _code(found: Mapping[TopicPartition, Assignment] | ErrorCode) -> ErrorCode:
     return found if isinstance(found, ErrorCode) else ErrorCode.NONE
 
 
-def _response(found: Mapping[TopicPartition, Assignment] | ErrorCode) -> _Response:
+def _response(found: Mapping[TopicPartition, Assignment] | ErrorCode, no_error: str | None) -> _Response:
+    """Return the response. `no_error` is the text of a success: Kafka's controllers of either kind have another."""
     if isinstance(found, ErrorCode):
-        return _Response(error_code=found, error_message=None)
+        return _Response(error_code=found, error_message=NOT_CONTROLLER)
     by_topic: dict[str, _Response.OngoingTopicReassignment] = {}
     for partition, assignment in found.items():
         topic = by_topic.setdefault(
@@ -58,4 +60,4 @@ def _response(found: Mapping[TopicPartition, Assignment] | ErrorCode) -> _Respon
                 removing_replicas=list(assignment.removing),
             )
         )
-    return _Response(error_message=None, topics=list(by_topic.values()))
+    return _Response(error_message=no_error, topics=list(by_topic.values()))
