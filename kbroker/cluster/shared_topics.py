@@ -139,6 +139,8 @@ class SharedTopics:
         self._awaited = AwaitedTopics(clock)
         self.change_count = 0
         """How often the image has changed since the start."""
+        self.leader_changes = 0
+        """How many partitions were told to have another leader than before."""
         self.assigned = load_assigned(store)
         """The topics in the tree at the start, with their replicas, to find the owner of a log on disk."""
         self._image = MetadataImage(
@@ -230,6 +232,7 @@ class SharedTopics:
             self._configured.clear()
             update = image_after(self._image, request, self._configs_of)
             image, changed = update.image, list(update.changed)
+            self.leader_changes += sum(_leader_changes(self._image.topics.get(each.name), each) for each in changed)
             if self._unread:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
                 image = image.with_topics(changed)
@@ -590,6 +593,13 @@ def _led(planned: Mapping[str, Topic]) -> IsDone:
         return topic if all(each.leader >= 0 for each in topic.partitions) else None
 
     return is_done
+
+
+def _leader_changes(before: Topic | None, after: Topic) -> int:
+    if before is None or before.topic_id != after.topic_id:
+        return 0
+    pairs = zip(before.partitions, after.partitions, strict=False)
+    return sum(old.leader != new.leader and new.leader >= 0 for old, new in pairs)
 
 
 def _plan_of(topic: Topic) -> PlannedTopic:

@@ -178,4 +178,37 @@ _ROWS = (
     ),
 )
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ROWS}
+_MEMBER_ROWS = (
+    Metric("kbroker_active_controller", Kind.GAUGE, "1 on the broker that is the controller, 0 on the others."),
+    Metric("kbroker_registered", Kind.GAUGE, "1 while the controller tells this broker that it is alive."),
+    Metric("kbroker_leader_partitions", Kind.GAUGE, "Partitions that this broker leads."),
+    Metric(
+        "kbroker_under_replicated_partitions", Kind.GAUGE, "Partitions led here with a replica that is not in the ISR."
+    ),
+    Metric(
+        "kbroker_under_min_isr_partitions",
+        Kind.GAUGE,
+        "Partitions led here with fewer replicas in the ISR than min.insync.replicas.",
+    ),
+    Metric(
+        "kbroker_offline_partitions",
+        Kind.GAUGE,
+        "Partitions of the cluster without a leader; told by the controller, 0 on the others.",
+    ),
+    Metric("kbroker_isr_shrinks_total", Kind.COUNTER, "Replicas taken out of ISRs of partitions led here."),
+    Metric("kbroker_isr_expands_total", Kind.COUNTER, "Replicas let into ISRs of partitions led here."),
+    Metric("kbroker_isr_changes_failed_total", Kind.COUNTER, "Changes of ISRs that the controller refused."),
+    Metric("kbroker_leader_changes_total", Kind.COUNTER, "Partitions that have got another leader."),
+    Metric("kbroker_replica_lag_max", Kind.GAUGE, "Most messages that a replica here is behind its leader."),
+    Metric(
+        "kbroker_replica_lag",
+        Kind.GAUGE,
+        "Messages that a replica here is behind its leader; only those that are behind.",
+        ("topic", "partition"),
+    ),
+    Metric("kbroker_replica_bytes_in_total", Kind.COUNTER, "Bytes of messages copied from leaders."),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_ROWS, *_MEMBER_ROWS)}
+MEMBER_METRICS = frozenset(metric.name for metric in _MEMBER_ROWS)
+"""The metrics that only a member of a cluster has."""

@@ -27,6 +27,7 @@ class Alone:
     partitions: None = None
     controller: None = None
     others: None = None
+    measure: None = None
 
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock):
         self._config = config

@@ -289,6 +289,7 @@ class Broker:
             is_ready=lambda: self.is_ready and self._home.is_ready(),
             clock=self.clock,
             most_lags=self.config["kbroker.metrics.lag.partitions.max"],
+            measure_member=self._home.measure,
         )
         self._http.start()
         self._on_stop("http", self._http.stop)

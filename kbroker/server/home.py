@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kbroker.cluster.controller import Controller
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.coordination.store import Store
+    from kbroker.metrics.registry import Sample
     from kbroker.model import Endpoint, TopicPartition
     from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.replication.surroundings import RoleListeners
@@ -50,6 +51,11 @@ class Home(Protocol):
     @property
     def others(self) -> OtherBrokers | None:
         """What the coordinators of a member need of other brokers; None if the broker is alone."""
+        ...
+
+    @property
+    def measure(self) -> Callable[[], Iterator[Sample]] | None:
+        """What `/metrics` tells of a member; None if the broker is alone."""
         ...
 
     def open(self, identity: MetaProperties | None, on_stop: OnStop) -> None:

@@ -43,6 +43,7 @@ def observe(
     is_ready: Callable[[], bool],
     clock: Clock,
     most_lags: int,
+    measure_member: Callable[[], Iterator[Sample]] | None,
 ) -> HttpServer:
     """Return the HTTP server of one broker's /metrics, /health and /ready; the caller starts and stops it."""
     server = ServerMeasurements(processors, channel, handlers)
@@ -62,6 +63,9 @@ def observe(
     registry.add(lambda: measure_groups(groups))
     registry.add(lambda: measure_transactions(transactions))
     registry.add(lambda: measure_lag(groups, logs, clock, most_lags))
+
+    if measure_member is not None:
+        registry.add(measure_member)
 
     def health() -> list[str]:
         return [f"log directory {path} has failed" for path in logs.offline_directories]

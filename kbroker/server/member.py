@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kbroker import __version__
 from kbroker.clock import Clock
@@ -23,6 +23,7 @@ from kbroker.coordination.embedded import FILE_NAME
 from kbroker.coordination.store import Store, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
+from kbroker.metrics.registry import Sample
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
 from kbroker.replication.partitions import Hosted, ReplicatedPartitions
 from kbroker.replication.surroundings import RoleListeners
@@ -31,6 +32,7 @@ from kbroker.server.controller_channel import ControllerChannel, endpoints_on
 from kbroker.server.coordinators import OtherBrokers
 from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
+from kbroker.server.member_measurements import measure_member
 from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
@@ -307,6 +309,11 @@ class Member:
         if self.partitions is not None:
             self.partitions.directory_failed(partitions)
         self._membership.tell_failed_directory()
+
+    def measure(self) -> Iterator[Sample]:
+        """What `/metrics` tells of this member; valid after `attach`."""
+        assert self.partitions is not None
+        return measure_member(self.cluster, self.partitions, self._fetchers, self._logs)
 
     def is_ready(self) -> bool:
         """Whether the controller has told this broker of itself, and no partition here is under-replicated."""

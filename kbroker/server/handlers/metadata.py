@@ -2,8 +2,9 @@
 
 Topics that do not exist are created before the answer, if auto.create.topics.enable and the request allow it (a request
 of v0 to v3 always does), and are in the answer. (Kafka answers UNKNOWN_TOPIC_OR_PARTITION once, and the client asks
-again.) A topic that cannot be created is answered as one that does not exist.
-Leaves out: LISTENER_NOT_FOUND, for a listener that only some brokers have.
+again.) A topic that cannot be created is answered as one that does not exist. In a cluster a new topic gets its leaders
+from the controller: it is LEADER_NOT_AVAILABLE until then, as in Kafka.
+Leaves out: nothing.
 
 v0   first; an empty list asks for all topics
 v1   controller id, rack, internal topics; null asks for all topics, an empty list for none
@@ -11,7 +12,8 @@ v2   cluster id (KIP-78)
 v3   throttle time (KIP-124)
 v4   the client may forbid the creation of topics (KIP-204)
 v5   offline replicas (KIP-112)
-v6   as v5; the throttle is applied after the response
+v6   as v5; the throttle is applied after the response; LISTENER_NOT_FOUND for a leader that lacks the client's listener
+     (LEADER_NOT_AVAILABLE before)
 v7   leader epoch (KIP-320)
 v8   authorized operations (KIP-430)
 v9   flexible
@@ -23,11 +25,12 @@ v12  topics asked for by id
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.server.request import Request
-from kbroker.cluster.image import MetadataImage, Topic
+from kbroker.cluster.image import NO_LEADER, MetadataImage, Partition, Topic
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import INTERNAL_TOPICS
 from kbroker.protocol import messages as M
@@ -43,6 +46,7 @@ R = M.MetadataResponse
 TopicPart = M.MetadataResponse.MetadataResponseTopic
 
 FIRST_VERSION_WITH_CHOICE = 4
+FIRST_VERSION_WITH_LISTENER_ERROR = 6
 FIRST_VERSION_WITH_OPERATIONS = 8
 LAST_VERSION_WITH_CLUSTER_OPERATIONS = 10
 FIRST_VERSION_WITH_IDS = 10
@@ -51,6 +55,9 @@ NO_ID = bytes(16)
 
 MAX_REFUSALS_SAID = 5
 """How many topics of one request the log names when they cannot be created."""
+
+MAX_CACHED_PARTS = 8
+"""Parts of an answer that are kept per topic, one for each set of brokers that clients reach."""
 
 MAX_CACHED_BODIES = 8
 """Encoded answers for all topics that are kept per metadata image, one for each version, set of broker endpoints and
@@ -70,20 +77,23 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
     image = services.cluster.image
     brokers = reachable_brokers(services, image, request.connection)
     if message.topics is None or (version == 0 and not message.topics):
-        request.respond(_body_for_all(image, brokers, message, version))
+        request.respond(_body_for_all(image, brokers, message, version, _reach(services, image, brokers, version)))
         return None
     if version >= FIRST_VERSION_WITH_IDS:
         _check_ids(message.topics, version)
     ids = [asked.topic_id for asked in message.topics if asked.topic_id != NO_ID]
+    reach = _reach(services, image, brokers, version)
     if ids:
-        return _response(image, brokers, [_by_id(image, topic_id, message) for topic_id in dict.fromkeys(ids)], message)
+        found = [_by_id(image, topic_id, message, reach) for topic_id in dict.fromkeys(ids)]
+        return _response(image, brokers, found, message)
     names = list(dict.fromkeys(asked.name for asked in message.topics if asked.name is not None))
+    coming: Collection[str] = ()
     if _may_create(services, message, version):
         missing = [name for name in names if name not in image.topics]
         if missing:
-            _create(services, request, missing)
+            coming = _create(services, request, missing)
             image = services.cluster.image
-    return _response(image, brokers, [_by_name(image, name, message) for name in names], message)
+    return _response(image, brokers, [_by_name(image, name, message, reach, coming) for name in names], message)
 
 
 def _may_create(services: Services, message: M.MetadataRequest, version: int) -> bool:
@@ -91,11 +101,15 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
     return asked and bool(services.config["auto.create.topics.enable"])
 
 
-def _create(services: Services, request: Request, names: Sequence[str]) -> None:
+def _create(services: Services, request: Request, names: Sequence[str]) -> Collection[str]:
+    """Create topics. Returns the names of those that are created, but have no leaders yet."""
     refused = 0
     made = []
+    coming = set()
     for name, result in zip(names, services.cluster.ensure(names), strict=True):
-        if isinstance(result, ProtocolError):
+        if isinstance(result, ProtocolError) and result.code == ErrorCode.LEADER_NOT_AVAILABLE:
+            coming.add(name)
+        elif isinstance(result, ProtocolError):
             refused += 1
             if refused <= MAX_REFUSALS_SAID:
                 log.info("topic %r is not created for a client that asked for it: %s", name, result)
@@ -104,6 +118,7 @@ def _create(services: Services, request: Request, names: Sequence[str]) -> None:
     if refused > MAX_REFUSALS_SAID:
         log.info("nor are %d more topics of the same request", refused - MAX_REFUSALS_SAID)
     log_change(request, "topics created by being named:", made)
+    return coming
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:
@@ -115,7 +130,11 @@ def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version
 
 
 def _body_for_all(
-    image: MetadataImage, brokers: tuple[ReachableBroker, ...], message: M.MetadataRequest, version: int
+    image: MetadataImage,
+    brokers: tuple[ReachableBroker, ...],
+    message: M.MetadataRequest,
+    version: int,
+    reach: _Reach | None,
 ) -> bytes:
     key = (
         version,
@@ -126,7 +145,7 @@ def _body_for_all(
     bodies: dict[object, bytes] = image.derived.setdefault("metadata bodies", {})
     body = bodies.get(key)
     if body is None:
-        topics = [_part(topic, message) for topic in image.topics.values()]
+        topics = [_part(topic, message, reach) for topic in image.topics.values()]
         body = _response(image, brokers, topics, message).encode(version)
         if len(bodies) >= MAX_CACHED_BODIES:
             bodies.clear()
@@ -148,50 +167,82 @@ def _response(
     return response
 
 
-def _by_id(image: MetadataImage, topic_id: bytes, message: M.MetadataRequest) -> TopicPart:
+def _by_id(image: MetadataImage, topic_id: bytes, message: M.MetadataRequest, reach: _Reach | None) -> TopicPart:
     topic = image.topic_by_id(UUID(bytes=topic_id))
     if topic is None:
         return TopicPart(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-    return _part(topic, message)
+    return _part(topic, message, reach)
 
 
-def _by_name(image: MetadataImage, name: str, message: M.MetadataRequest) -> TopicPart:
+def _by_name(
+    image: MetadataImage, name: str, message: M.MetadataRequest, reach: _Reach | None, coming: Collection[str]
+) -> TopicPart:
     topic = image.topic(name)
     if topic is not None:
-        return _part(topic, message)
-    part = TopicPart(error_code=missing_topic_error(name), name=name, is_internal=name in INTERNAL_TOPICS)
+        return _part(topic, message, reach)
+    error = ErrorCode.LEADER_NOT_AVAILABLE if name in coming else missing_topic_error(name)
+    part = TopicPart(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
     if message.include_topic_authorized_operations:
         part.topic_authorized_operations = authorized_operations.ON_TOPIC
     return part
 
 
-def _part(topic: Topic, message: M.MetadataRequest) -> TopicPart:
+class _Reach(NamedTuple):
+    """Which brokers a client reaches, if these may be others than those that are alive."""
+
+    reachable: frozenset[int]
+    """Those that have the client's listener."""
+    alive: frozenset[int]
+    names_listeners: bool
+    """Whether the client understands LISTENER_NOT_FOUND."""
+
+
+def _reach(services: Services, image: MetadataImage, brokers: Iterable[ReachableBroker], version: int) -> _Reach | None:
+    """Return None for a broker that is alone: it reaches all clients that reach it."""
+    if services.cluster.is_alone:
+        return None
+    reachable = frozenset(each.node_id for each in brokers)
+    return _Reach(reachable, frozenset(image.brokers), version >= FIRST_VERSION_WITH_LISTENER_ERROR)
+
+
+def _part(topic: Topic, message: M.MetadataRequest, reach: _Reach | None) -> TopicPart:
     """Return the topic's part of a response.
 
     It is made once and kept with the topic, as it is the same in every version.
     """
     with_operations = bool(message.include_topic_authorized_operations)
-    key = "metadata with operations" if with_operations else "metadata"
-    part: TopicPart | None = topic.derived.get(key)
+    parts: dict[object, TopicPart] = topic.derived.setdefault("metadata", {})
+    part = parts.get((with_operations, reach))
     if part is None:
-        part = topic.derived[key] = TopicPart(
+        if len(parts) >= MAX_CACHED_PARTS:
+            parts.clear()
+        part = parts[with_operations, reach] = TopicPart(
             name=topic.name,
             topic_id=topic.topic_id.bytes,
             is_internal=topic.is_internal,
-            partitions=[
-                R.MetadataResponsePartition(
-                    error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                    partition_index=partition.partition_id,
-                    leader_id=partition.leader,
-                    leader_epoch=partition.leader_epoch,
-                    replica_nodes=list(partition.replicas),
-                    isr_nodes=list(partition.isr),
-                    offline_replicas=list(partition.offline),
-                )
-                for partition in topic.partitions
-            ],
+            partitions=[_partition(partition, reach) for partition in topic.partitions],
             topic_authorized_operations=(
                 authorized_operations.ON_TOPIC if with_operations else authorized_operations.NOT_ASKED_FOR
             ),
         )
     return part
+
+
+def _partition(partition: Partition, reach: _Reach | None) -> R.MetadataResponsePartition:
+    error, leader, offline = ErrorCode.NONE, partition.leader, list(partition.offline)
+    if reach is not None:
+        offline = [each for each in partition.replicas if each in partition.offline or each not in reach.reachable]
+        if leader not in reach.reachable:
+            is_alive = leader in reach.alive and reach.names_listeners
+            error, leader = (ErrorCode.LISTENER_NOT_FOUND if is_alive else ErrorCode.LEADER_NOT_AVAILABLE), NO_LEADER
+    elif leader < 0:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    return R.MetadataResponsePartition(
+        error_code=error,
+        partition_index=partition.partition_id,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=offline,
+    )

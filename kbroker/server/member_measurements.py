@@ -1,0 +1,55 @@
+"""What `/metrics` tells of a member of a cluster, by Kafka's meaning of each number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kbroker.metrics.registry import Sample
+from kbroker.replication.partitions import Role
+
+if TYPE_CHECKING:
+    from kbroker.cluster.shared_topics import SharedTopics
+    from kbroker.replication.partitions import ReplicatedPartitions
+    from kbroker.server.replica_fetchers import ReplicaFetchers
+    from kbroker.storage.log_manager import LogManager
+
+MOST_LAGS = 1000
+"""Of how many replicas the lag is told; of the others, only the maximum."""
+
+
+def measure_member(
+    cluster: SharedTopics, partitions: ReplicatedPartitions, fetchers: ReplicaFetchers, logs: LogManager
+) -> Iterator[Sample]:
+    """Leaders, ISRs and followers of this broker; as the controller, partitions of the cluster without a leader."""
+    led = {at: hosted for at, hosted in partitions.all().items() if hosted.role is Role.LEADER}
+    under_min = 0
+    for at, hosted in led.items():
+        log = logs.get(at)
+        if log is not None:
+            under_min += len(hosted.isr) < min(log.options.min_in_sync, len(hosted.replicas))
+    image = cluster.image
+    offline = 0
+    if cluster.is_controller:
+        offline = sum(
+            partition.leader not in image.brokers for topic in image.topics.values() for partition in topic.partitions
+        )
+    counts = partitions.in_sync_counts
+    yield Sample("kbroker_active_controller", cluster.is_controller)
+    yield Sample("kbroker_registered", cluster.node_id in image.brokers)
+    yield Sample("kbroker_leader_partitions", len(led))
+    yield Sample(
+        "kbroker_under_replicated_partitions", sum(len(each.isr) < len(each.replicas) for each in led.values())
+    )
+    yield Sample("kbroker_under_min_isr_partitions", under_min)
+    yield Sample("kbroker_offline_partitions", offline)
+    yield Sample("kbroker_isr_shrinks_total", counts.shrinks)
+    yield Sample("kbroker_isr_expands_total", counts.expands)
+    yield Sample("kbroker_isr_changes_failed_total", counts.failed)
+    yield Sample("kbroker_leader_changes_total", cluster.leader_changes)
+    behind = sorted(fetchers.fetchers.lag().values(), key=lambda each: -each.lag)
+    yield Sample("kbroker_replica_lag_max", behind[0].lag if behind else 0)
+    for each in behind[:MOST_LAGS]:
+        if each.lag > 0:
+            yield Sample("kbroker_replica_lag", each.lag, (each.topic, str(each.partition_id)))
+    yield Sample("kbroker_replica_bytes_in_total", fetchers.bytes_in)

@@ -1,0 +1,342 @@
+"""Whole brokers, in this process, as members of clusters in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.cluster.joining import CannotJoin
+from kbroker.coordination import paths
+from kbroker.coordination.zookeeper import ZooKeeperStore
+from kbroker.metrics.definitions import MEMBER_METRICS
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit.brokers.whole import WholeBroker
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
+
+WAIT_S = 30.0
+SESSION_MS = 6_000
+COUNT = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperProcess]:
+    try:
+        KafkaInMemory.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with ZooKeeperProcess() as server:
+        yield server
+
+
+class Members:
+    """Members of one cluster, in a chroot of its own, and a session that looks on."""
+
+    def __init__(self, server: ZooKeeperProcess, folder: Path):
+        self.server = server
+        self.address = f"{server.address}/members/{next(COUNT)}"
+        self.folder = folder
+        self.running: dict[int, WholeBroker] = {}
+        self.store = ZooKeeperStore(self.address, WAIT_S)
+
+    def made(self, node_id: int, **settings: object) -> WholeBroker:
+        given: dict[str, object] = {
+            "zookeeper.connect": self.address,
+            "zookeeper.session.timeout.ms": SESSION_MS,
+            "broker.id": node_id,
+            "log.dirs": self.folder / str(node_id),
+            "num.io.threads": 2,
+            "offsets.topic.num.partitions": 2,
+            **{name.replace("__", "."): value for name, value in settings.items()},
+        }
+        return WholeBroker(self.folder, given)
+
+    def start(self, node_id: int, **settings: object) -> WholeBroker:
+        broker = self.made(node_id, **settings)
+        broker.__enter__()
+        self.running[node_id] = broker
+        return broker
+
+    def stop(self, node_id: int) -> None:
+        self.running.pop(node_id).__exit__(None, None, None)
+
+    def cluster(self, node_id: int) -> Any:
+        return self.running[node_id].broker._cluster
+
+    def settle(self, *ids: int) -> None:
+        """Wait until these brokers are the cluster, and each of them knows it."""
+        await_that(lambda: all(set(self.cluster(each).image.brokers) == set(ids) for each in ids))
+
+    @property
+    def controller(self) -> WholeBroker:
+        return next(each for each in self.running.values() if each.broker._cluster.is_controller)
+
+    def create(self, name: str, partitions: int, factor: int, **configs: str) -> Any:
+        wanted = M.CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=factor,
+            configs=[
+                M.CreateTopicsRequest.CreatableTopicConfig(name=key.replace("__", "."), value=value)
+                for key, value in configs.items()
+            ],
+        )
+        request = M.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
+        return self.controller.call(ApiKey.CREATE_TOPICS, 5, request).topics[0]
+
+    def close(self) -> None:
+        for node_id in list(self.running):
+            self.stop(node_id)
+        self.store.close()
+
+
+@pytest.fixture
+def members(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Members]:
+    made = Members(zookeeper, tmp_path)
+    yield made
+    made.close()
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    wait_until(is_so, "what is awaited", WAIT_S)
+
+
+def test_one_member_elects_itself_and_serves(members: Members) -> None:
+    broker = members.start(3)
+    members.settle(3)
+    await_that(lambda: members.cluster(3).is_controller)
+    registration = paths.decode_broker("/", members.store.get("/brokers/ids/3")[0])
+    assert registration.endpoints == broker.broker.endpoints
+    assert registration.kbroker is not None
+    assert json.loads(members.store.get(paths.CONTROLLER)[0])["brokerid"] == 3
+    assert members.create("t", 2, 1).error_code == 0
+    broker.append("t", 1, [b"a", b"b"])
+    state = paths.decode_partition_state("/", members.store.get(paths.partition_state_path("t", 1))[0])
+    assert (state.leader, state.leader_epoch, state.isr) == (3, 0, (3,))
+    members.stop(3)
+    assert members.store.children(paths.BROKER_IDS) == []
+    assert members.store.exists(paths.CONTROLLER) is None
+
+
+def test_a_member_that_starts_again_has_its_topics_and_messages(members: Members) -> None:
+    members.start(3)
+    members.settle(3)
+    await_that(lambda: members.cluster(3).is_controller)
+    members.create("t", 1, 1, retention__ms="99000")
+    members.running[3].append("t", 0, [b"a", b"b"])
+    members.stop(3)
+    broker = members.start(3)
+    await_that(lambda: "t" in members.cluster(3).image.topics)
+    log = broker.log_of("t", 0)
+    await_that(lambda: log.state.role != "stopped")
+    assert log.log_end_offset == 2
+    assert log.options.retention_ms == 99_000
+    broker.append("t", 0, [b"c"])
+
+
+def test_three_members_replicate_and_one_that_leaves_is_missed_by_nobody(members: Members) -> None:
+    for node_id in (1, 2, 3):
+        members.start(node_id)
+    members.settle(1, 2, 3)
+    await_that(lambda: sum(members.cluster(each).is_controller for each in (1, 2, 3)) == 1)
+    assert members.create("t", 3, 3, min__insync__replicas="2").error_code == 0
+    image = members.cluster(1).image
+    leaders = {each.leader for each in image.topics["t"].partitions}
+    assert leaders == {1, 2, 3}
+    for partition in image.topics["t"].partitions:
+        members.running[partition.leader].append("t", partition.partition_id, [b"a", b"b", b"c"])
+    await_that(lambda: all(each.log_of("t", 0).log_end_offset == 3 for each in members.running.values()))
+    left = next(each for each in (1, 2, 3) if not members.cluster(each).is_controller)
+    members.stop(left)
+    others = [each for each in (1, 2, 3) if each != left]
+    members.settle(*others)
+    for node_id in others:
+        for partition in members.cluster(node_id).image.topics["t"].partitions:
+            assert partition.leader in others
+            assert set(partition.isr) == set(others)
+            assert set(partition.offline) == {left}
+    members.start(left)
+    members.settle(1, 2, 3)
+    await_that(lambda: all(len(each.isr) == 3 for each in members.cluster(left).image.topics["t"].partitions))
+
+
+def test_other_members_than_the_controller_say_so(members: Members) -> None:
+    members.start(1)
+    members.settle(1)
+    members.start(2)
+    members.settle(1, 2)
+    await_that(lambda: members.cluster(1).is_controller)
+    other = members.running[2]
+    wanted = [M.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+    answer = other.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=wanted, timeout_ms=1000))
+    assert answer.topics[0].error_code == 41
+    answer = other.call(ApiKey.DELETE_TOPICS, 5, M.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+    assert answer.responses[0].error_code == 41
+    topics = [M.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2, assignments=None)]
+    answer = other.call(ApiKey.CREATE_PARTITIONS, 3, M.CreatePartitionsRequest(topics=topics, timeout_ms=1000))
+    assert answer.results[0].error_code == 41
+
+
+def test_any_member_makes_topics_that_are_named_and_alters_configs_for_all(members: Members) -> None:
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    other = next(each for each in (1, 2) if not members.cluster(each).is_controller)
+    named = M.MetadataRequest(
+        topics=[M.MetadataRequest.MetadataRequestTopic(name="named")], allow_auto_topic_creation=True
+    )
+    first = members.running[other].call(ApiKey.METADATA, 9, named).topics[0]
+    assert first.error_code in (0, 5), "it is there, or it is being made"
+    await_that(lambda: all("named" in members.cluster(each).image.topics for each in (1, 2)))
+    resource = M.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2,
+        resource_name="named",
+        configs=[
+            M.IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="77000")
+        ],
+    )
+    request = M.IncrementalAlterConfigsRequest(resources=[resource])
+    answer = members.running[other].call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+    assert answer.responses[0].error_code == 0
+    for node_id in (1, 2):
+        await_that(
+            lambda node_id=node_id: members.cluster(node_id).image.topics["named"].configs == {"retention.ms": "77000"}
+        )
+    (leader,) = {each.leader for each in members.cluster(1).image.topics["named"].partitions}
+    await_that(lambda: members.running[leader].log_of("named", 0).options.retention_ms == 77_000)
+
+
+def test_a_session_that_expires_costs_no_message_and_comes_back(members: Members) -> None:
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.create("t", 2, 2)
+    for node_id in (2, 1):  # the controller is one of them
+        cluster = members.cluster(node_id)
+        epoch = cluster.broker_epoch
+        members.server.expire(members.running[node_id].broker._home.session.session)
+        await_that(lambda cluster=cluster, epoch=epoch: cluster.broker_epoch > epoch)
+        members.settle(1, 2)
+        await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+        await_that(lambda cluster=cluster: all(len(each.isr) == 2 for each in cluster.image.topics["t"].partitions))
+    for partition in members.cluster(1).image.topics["t"].partitions:
+        members.running[partition.leader].append("t", partition.partition_id, [b"a"])
+
+
+def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_next_one(tmp_path: Path) -> None:
+    try:
+        server = ZooKeeperProcess(tmp_path / "zookeeper")
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    server.start()
+    try:
+        members = Members(server, tmp_path)
+        broker = members.start(1, zookeeper__session__timeout__ms=2_000)
+        members.settle(1)
+        await_that(lambda: members.cluster(1).is_controller)
+        members.create("t", 1, 1)
+        epoch = members.cluster(1).broker_epoch
+        server.kill()
+        ended = threading.Event()
+        broker.broker._home.session.session.on_end(ended.set)
+        broker.append("t", 0, [b"a"])
+        server.start()
+        await_that(lambda: not ended.is_set() or members.cluster(1).broker_epoch > epoch)
+        await_that(lambda: members.cluster(1).is_controller)
+        broker.append("t", 0, [b"b"])
+        members.close()
+    finally:
+        server.kill()
+
+
+def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replicated(members: Members) -> None:
+    def status(broker: WholeBroker) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{broker.broker._http.address[1]}/ready") as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    one = members.start(1, kbroker__http__address="127.0.0.1:0")
+    members.start(2)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.create("t", 4, 2)
+    await_that(lambda: status(one) == 200)
+
+    def metrics() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{one.broker._http.address[1]}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        values = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name.partition("{")[0]: float(value) for name, value in values}
+
+    assert metrics()["kbroker_under_replicated_partitions"] == 0
+    assert metrics()["kbroker_leader_partitions"] == 2
+    assert MEMBER_METRICS - metrics().keys() <= {"kbroker_replica_lag"}
+    members.stop(2)
+    await_that(lambda: status(one) == 503)
+    await_that(lambda: metrics()["kbroker_under_replicated_partitions"] == 4)
+    assert metrics()["kbroker_under_min_isr_partitions"] == metrics()["kbroker_offline_partitions"] == 0
+
+
+def test_a_member_whose_inter_broker_listener_the_others_lack_is_refused(members: Members) -> None:
+    members.start(1)
+    members.settle(1)
+    bad = members.made(
+        2,
+        listeners="INSIDE://127.0.0.1:0",
+        listener__security__protocol__map="INSIDE:PLAINTEXT",
+        inter__broker__listener__name="INSIDE",
+    )
+    with pytest.raises(CannotJoin, match="listener INSIDE"):
+        bad.broker.start()
+    bad.broker.stop()
+    assert members.store.children(paths.BROKER_IDS) == ["1"]
+
+
+def test_a_taken_id_is_refused_and_the_first_one_serves_on(members: Members) -> None:
+    one = members.start(1)
+    members.settle(1)
+    other = members.made(1, log__dirs=members.folder / "other", zookeeper__session__timeout__ms=500)
+    with pytest.raises(CannotJoin, match=r"broker\.id=1 is registered already"):
+        other.broker.start()
+    other.broker.stop()
+    assert one.call(ApiKey.API_VERSIONS, 0, M.ApiVersionsRequest()).error_code == 0
+
+
+def test_log_directories_of_another_cluster_are_refused(members: Members, zookeeper: ZooKeeperProcess) -> None:
+    members.start(1)
+    members.settle(1)
+    members.stop(1)
+    elsewhere = Members(zookeeper, members.folder)
+    lost = elsewhere.made(1)
+    with pytest.raises(CannotJoin, match="it holds no cluster"):
+        lost.broker.start()
+    lost.broker.stop()
+    elsewhere.start(2)
+    moved = elsewhere.made(1)
+    with pytest.raises(CannotJoin, match="the log directories belong to cluster"):
+        moved.broker.start()
+    moved.broker.stop()
+    elsewhere.close()
+
+
+def test_an_id_is_generated_and_kept(members: Members) -> None:
+    broker = members.start(-1)
+    assert broker.broker.node_id == 1001
+    members.running.pop(-1).__exit__(None, None, None)
+    again = members.start(-1)
+    assert again.broker.node_id == 1001
