@@ -241,15 +241,16 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Collection[TopicPartition],
         answer: Answer,
+        client_version: int = EPOCH_VERSION,
     ) -> None:
-        """Add partitions that a producer writes to without having added them (`EPOCH_VERSION`).
+        """Do what `add_partitions` does, when the markers of the transaction before are written.
 
-        If the markers of the transaction before are still being written, it waits for them, for at most `add_wait_ms`:
-        that transaction's EndTxn has been answered already, so the client may begin the next one.
+        It waits for them for at most `add_wait_ms`: that transaction's EndTxn has been answered already, so the client
+        may begin the next one.
         """
 
         def add(told: Answer) -> None:
-            self.add_partitions(transactional_id, producer_id, producer_epoch, partitions, told, EPOCH_VERSION)
+            self.add_partitions(transactional_id, producer_id, producer_epoch, partitions, told, client_version)
 
         def added(error: ErrorCode) -> None:
             if error is ErrorCode.CONCURRENT_TRANSACTIONS:

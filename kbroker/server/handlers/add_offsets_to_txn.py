@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.rules.transaction import FIRST_VERSION
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.producer_errors import for_version
 
@@ -33,10 +34,11 @@ def handle(services: Services, request: Request, message: M.AddOffsetsToTxnReque
         error = for_version(error, request.api_version, FENCED_FROM)
         answer(request, M.AddOffsetsToTxnResponse(error_code=error), error)
 
-    services.transactions.add_partitions(
+    services.transactions.add_when_ended(
         message.transactional_id,
         message.producer_id,
         message.producer_epoch,
         [TopicPartition(GROUP_OFFSETS_TOPIC, services.groups.shards.partition_for(message.group_id))],
         added,
+        FIRST_VERSION,
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.model import INTERNAL_TOPICS, TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.rules.transaction import EPOCH_VERSION
+from kbroker.rules.transaction import EPOCH_VERSION, FIRST_VERSION
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.producer_errors import for_version
 
@@ -52,12 +52,13 @@ def handle(
         results = _results(message.v3_and_below_topics, lambda _: error)
         answer(request, _Response(results_by_topic_v3_and_below=results), error)
 
-    services.transactions.add_partitions(
+    services.transactions.add_when_ended(
         message.v3_and_below_transactional_id,
         message.v3_and_below_producer_id,
         message.v3_and_below_producer_epoch,
         partitions,
         added,
+        FIRST_VERSION,
     )
     return None
 

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.rules.transaction import FIRST_VERSION
 from kbroker.transactions.records import decode_value
 from tests.kit.parts.transactions import TransactionHome as Home
 from tests.kit.threads import run_all
@@ -520,3 +521,19 @@ def test_one_host_makes_half_of_the_ids_and_gets_them_back_when_they_expire(
     assert [home.init(name, host="x").error for name in ("c", "e", "f")] == [0, 0, ErrorCode.POLICY_VIOLATION]
     home.restart()
     assert [home.init(name, host="x").error for name in ("f", "g", "h")] == [0, 0, ErrorCode.POLICY_VIOLATION]
+
+
+def test_a_client_of_version_1_may_begin_when_the_markers_before_are_written(home: Home) -> None:
+    who = home.producer()
+    home.add(who, A)
+    home.markers.hold = True
+    assert home.end(who) is ErrorCode.NONE
+    answers: list[ErrorCode] = []
+    home.coordinator.add_when_ended("id", *who, [A], answers.append, FIRST_VERSION)
+    assert answers == []
+    home.markers.release()
+    assert answers == [ErrorCode.NONE] and home.state() == "Ongoing"
+    assert home.end(who) is ErrorCode.NONE
+    home.coordinator.add_when_ended("id", *who, [A], answers.append, FIRST_VERSION)
+    home.advance(home.options.add_wait_ms)
+    assert answers == [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS], "it waits for a while only"
