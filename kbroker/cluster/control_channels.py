@@ -13,11 +13,11 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kbroker import __version__
 from kbroker.clock import Clock
-from kbroker.cluster.control_requests import message_of, version_of
+from kbroker.cluster.control_requests import Made, message_of, version_of
 from kbroker.cluster.peers import PeerError, Peers
 from kbroker.model import Endpoint
 from kbroker.protocol.messages import ApiVersionsRequest, Message
@@ -137,14 +137,16 @@ class ControlChannels:
             self._suspects.pop(broker_id, None)
         self._tell_addresses()
 
-    def send(self, broker_id: int, request: ControlRequest) -> None:
-        """Queue a request. Without a channel to the broker it is dropped."""
-        with self._lock:
-            channel = self._channels.get(broker_id)
-            if channel is None:
-                return
-            _collapse(channel.waiting, request)
-        self._send_next(channel)
+    def send(self, requests: Iterable[tuple[int, ControlRequest]]) -> None:
+        """Queue requests for brokers by their ids. Without a channel to a broker its request is dropped."""
+        made = Made()
+        for broker_id, request in requests:
+            with self._lock:
+                channel = self._channels.get(broker_id)
+                if channel is not None:
+                    _collapse(channel.waiting, request)
+            if channel is not None:
+                self._send_next(channel, made)
 
     def tick(self) -> None:
         """Send again what is due, and look for suspects."""
@@ -157,7 +159,7 @@ class ControlChannels:
             for suspect in suspects:
                 suspect.probe_at = None
         for channel in due:
-            self._send(channel)
+            self._send(channel, Made())
         for suspect in suspects:
             self._probe(suspect)
 
@@ -206,17 +208,17 @@ class ControlChannels:
         request = ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
         self._peers.send(broker_id, request, API_VERSIONS_VERSION, answered, timeout_ms=self._timeout_ms)
 
-    def _send_next(self, channel: _Channel) -> None:
+    def _send_next(self, channel: _Channel, made: Made) -> None:
         with self._lock:
             if channel.is_removed or channel.in_flight is not None or not channel.waiting:
                 return
             channel.in_flight = channel.waiting.popleft()
-        self._send(channel)
+        self._send(channel, made)
 
-    def _send(self, channel: _Channel) -> None:
+    def _send(self, channel: _Channel, made: Made) -> None:
         request = channel.in_flight
         assert request is not None, channel.broker
-        message = message_of(self._controller_id, self._listener, request)
+        message = message_of(self._controller_id, self._listener, request, made)
 
         def answered(answer: Message | PeerError) -> None:
             self._note_answer(channel, request, answer)
@@ -241,7 +243,7 @@ class ControlChannels:
             self._wake()
             return
         self._answered(channel.broker.broker_id, request, answer)
-        self._send_next(channel)
+        self._send_next(channel, Made())
 
 
 def _collapse(waiting: deque[ControlRequest], request: ControlRequest) -> None:

@@ -6,7 +6,7 @@ The versions are those of inter.broker.protocol.version 3.4 to 3.9. They are fix
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
@@ -35,6 +35,8 @@ _PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _Roles = M.LeaderAndIsrRequest
 _Metadata = M.UpdateMetadataRequest
 _Stops = M.StopReplicaRequest
+_Role: TypeAlias = M.LeaderAndIsrRequest.LeaderAndIsrPartitionState
+_MetadataTopic: TypeAlias = M.UpdateMetadataRequest.UpdateMetadataTopicState
 
 
 def version_of(request: ControlRequest) -> int:
@@ -43,12 +45,20 @@ def version_of(request: ControlRequest) -> int:
     return UPDATE_METADATA_VERSION if isinstance(request, UpdateMetadata) else STOP_REPLICA_VERSION
 
 
-def message_of(controller_id: int, listener: str, request: ControlRequest) -> M.Message:
+class Made:
+    """Parts of messages that requests for several brokers share. To be used for requests that were made together."""
+
+    def __init__(self) -> None:
+        self.roles: dict[tuple[TopicPartition, LeaderAndIsrState], _Role] = {}
+        self.metadata: dict[int, tuple[Mapping[TopicPartition, MetadataState], list[_MetadataTopic]]] = {}
+
+
+def message_of(controller_id: int, listener: str, request: ControlRequest, made: Made) -> M.Message:
     """Return the message of a request. `listener`: the name of the one at which brokers reach each other."""
     if isinstance(request, LeaderAndIsr):
-        return _roles_message(controller_id, listener, request)
+        return _roles_message(controller_id, listener, request, made)
     if isinstance(request, UpdateMetadata):
-        return _metadata_message(controller_id, request)
+        return _metadata_message(controller_id, request, made)
     return _stops_message(controller_id, request)
 
 
@@ -59,12 +69,12 @@ def _by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, list[tuple[in
     return found
 
 
-def _roles_message(controller_id: int, listener: str, request: LeaderAndIsr) -> M.LeaderAndIsrRequest:
+def _roles_message(controller_id: int, listener: str, request: LeaderAndIsr, made: Made) -> M.LeaderAndIsrRequest:
     topics = [
         _Roles.LeaderAndIsrTopicState(
             topic_name=topic,
             topic_id=request.topic_ids.get(topic, NO_UUID).bytes,
-            partition_states=[_role(partition_id, state) for partition_id, state in states],
+            partition_states=[_role(made, TopicPartition(topic, each), state) for each, state in states],
         )
         for topic, states in _by_topic(request.partitions).items()
     ]
@@ -77,10 +87,13 @@ def _roles_message(controller_id: int, listener: str, request: LeaderAndIsr) -> 
     )
 
 
-def _role(partition_id: int, told: LeaderAndIsrState) -> M.LeaderAndIsrRequest.LeaderAndIsrPartitionState:
+def _role(made: Made, partition: TopicPartition, told: LeaderAndIsrState) -> _Role:
+    role = made.roles.get((partition, told))
+    if role is not None:
+        return role
     state, assignment = told.state, told.assignment
-    return _Roles.LeaderAndIsrPartitionState(
-        partition_index=partition_id,
+    role = made.roles[partition, told] = _Roles.LeaderAndIsrPartitionState(
+        partition_index=partition.partition_id,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
@@ -92,6 +105,7 @@ def _role(partition_id: int, told: LeaderAndIsrState) -> M.LeaderAndIsrRequest.L
         is_new=told.is_new,
         leader_recovery_state=state.recovery,
     )
+    return role
 
 
 def _leaders(brokers: Iterable[Broker], listener: str) -> Iterable[M.LeaderAndIsrRequest.LeaderAndIsrLiveLeader]:
@@ -101,7 +115,21 @@ def _leaders(brokers: Iterable[Broker], listener: str) -> Iterable[M.LeaderAndIs
             yield _Roles.LeaderAndIsrLiveLeader(broker_id=broker.broker_id, host_name=endpoint.host, port=endpoint.port)
 
 
-def _metadata_message(controller_id: int, request: UpdateMetadata) -> M.UpdateMetadataRequest:
+def _metadata_message(controller_id: int, request: UpdateMetadata, made: Made) -> M.UpdateMetadataRequest:
+    return _Metadata(
+        controller_id=controller_id,
+        controller_epoch=request.controller_epoch,
+        broker_epoch=request.broker_epoch,
+        topic_states=_metadata_topics(request, made),
+        live_brokers=[_broker(each) for each in request.brokers],
+    )
+
+
+def _metadata_topics(request: UpdateMetadata, made: Made) -> list[_MetadataTopic]:
+    """Return the states of partitions, which all brokers are told alike."""
+    found = made.metadata.get(id(request.partitions))
+    if found is not None:
+        return found[1]
     topics = [
         _Metadata.UpdateMetadataTopicState(
             topic_name=topic,
@@ -110,13 +138,9 @@ def _metadata_message(controller_id: int, request: UpdateMetadata) -> M.UpdateMe
         )
         for topic, states in _by_topic(request.partitions).items()
     ]
-    return _Metadata(
-        controller_id=controller_id,
-        controller_epoch=request.controller_epoch,
-        broker_epoch=request.broker_epoch,
-        topic_states=topics,
-        live_brokers=[_broker(each) for each in request.brokers],
-    )
+    # With the mapping, which therefore keeps its id.
+    made.metadata[id(request.partitions)] = request.partitions, topics
+    return topics
 
 
 def _metadata(partition_id: int, told: MetadataState) -> M.UpdateMetadataRequest.UpdateMetadataPartitionState:

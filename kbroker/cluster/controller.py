@@ -421,8 +421,7 @@ class Controller:
             result = term.store.carry_out(command, again=self._is_again)
             return self._without_suspects(term, result) if isinstance(command, ReadBrokers) else result
         if isinstance(command, Send):
-            for broker_id, request in command.requests:
-                term.channels.send(broker_id, request)
+            term.channels.send(command.requests)
         elif isinstance(command, AddChannel):
             term.channels.add(command.broker)
         elif isinstance(command, RemoveChannel):

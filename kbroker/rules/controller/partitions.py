@@ -92,7 +92,8 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
             result = _elect(context, partition, kind, unclean)
             if isinstance(result, str):
                 outcome[partition] = result
-                context.note(f"{partition}: {result}")
+                if kind is not Election.CONTROLLED_SHUTDOWN:  # the broker that stops goes on leading, and asks again
+                    context.note(f"{partition}: {result}")
             else:
                 elected[partition] = result
         written: dict[TopicPartition, PartitionState] = {}
