@@ -237,7 +237,7 @@ class Fetchers:
                 self._report(followed, why)
                 self._resume(followed, self._options.backoff_ms)
             case follower.Wait():
-                log.info("%s: not followed in epoch %d any more", followed.topic_partition, followed.leader_epoch)
+                log.debug("%s: not followed in epoch %d any more", followed.topic_partition, followed.leader_epoch)
 
     def _truncate(self, followed: _Followed, offset: int) -> None:
         assert followed.log is not None

@@ -16,7 +16,7 @@ from tests.fuzz.parsers import mend_batches, packed, records_seeds
 from tests.fuzz.target import Target
 
 INFLATED_LIMIT = 1 << 16
-VERSIONS = 13
+VERSIONS = 18
 
 
 def inflated(codec: int, data: memoryview, magic: int) -> bytes:
@@ -86,7 +86,11 @@ def fetch_response_seeds() -> Iterator[bytes]:
         if version >= 12:
             answer.current_leader = M.FetchResponse.LeaderIdAndEpoch(leader_id=3, leader_epoch=4)
             answer.diverging_epoch = M.FetchResponse.EpochEndOffset(epoch=3, end_offset=4)
-        topic = M.FetchResponse.FetchableTopicResponse(topic="t", partitions=[answer, answer])
+        topic = M.FetchResponse.FetchableTopicResponse(partitions=[answer, answer])
+        if version >= 13:
+            topic.topic_id = bytes(range(16))
+        else:
+            topic.topic = "t"
         yield bytes([version]) + M.FetchResponse(responses=[topic]).encode(version)
 
 

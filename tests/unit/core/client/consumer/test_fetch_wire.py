@@ -1,4 +1,4 @@
-"""Fetch requests written and responses read by the consumer, against the codec that is made from the schemas."""
+"""Fetch requests written and responses read by consumers and followers, against the codec made from the schemas."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from kbroker.protocol.headers import decode_request_header
 from tests.kit.wire import parser_cases
 
 versions = st.integers(0, 12)
+"""Those in which topics have names."""
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 topics = st.text(min_size=1, max_size=6).filter(lambda text: len(text.encode("utf-8", "ignore")) > 0)
@@ -59,9 +60,48 @@ def test_a_request_says_what_was_asked(
         assert message.rack_id == rack.decode()
 
 
+ids = st.binary(min_size=16, max_size=16)
+follower_asks = st.lists(st.tuples(st.just(b"t"), int32s, int32s, int64s, ids, int32s, int64s), max_size=6)
+
+
+@given(st.integers(12, 17), follower_asks, follower_asks, st.integers(0, 2**31 - 1), int64s)
+def test_a_followers_request_says_what_was_asked(
+    version: int,
+    asked: list[tuple[bytes, int, int, int, bytes, int, int]],
+    forgotten: list[tuple[bytes, int, int, int, bytes, int, int]],
+    replica_id: int,
+    replica_epoch: int,
+) -> None:
+    """Topics stand in the order of the asks; here each has the same name, so they are one in a request by names."""
+    asked, forgotten = ([(*row[:4], rows[0][4], *row[5:]) for row in rows] for rows in (asked, forgotten))
+    frame = encode_fetch(
+        version, asked, forgotten, client_id=b"me", max_partition_bytes=5, session_id=7, session_epoch=6,
+        replica_id=replica_id, replica_epoch=replica_epoch,
+    )  # fmt: skip
+    _, size = decode_request_header(frame[4:])
+    message = M.FetchRequest.decode(frame[4 + size :], version)
+    if version >= 15:
+        assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (replica_id, replica_epoch)
+    else:
+        assert message.replica_id == replica_id
+    found = [
+        (
+            topic.topic.encode() if version < 13 else b"t", ask.partition, ask.current_leader_epoch, ask.fetch_offset,
+            bytes(topic.topic_id) if version >= 13 else asked[0][4], ask.last_fetched_epoch, ask.log_start_offset,
+        )
+        for topic in message.topics
+        for ask in topic.partitions
+    ]  # fmt: skip
+    assert found == asked
+    left = [part for topic in message.forgotten_topics_data for part in topic.partitions]
+    assert left == [row[1] for row in forgotten]
+    if version >= 13:
+        assert {bytes(topic.topic_id) for topic in message.forgotten_topics_data} <= {row[4] for row in forgotten}
+
+
 @st.composite
 def responses(draw: st.DrawFn) -> tuple[int, Any]:
-    version = draw(versions)
+    version = draw(st.integers(0, 17))
     partition = M.FetchResponse.PartitionData
 
     def answer() -> Any:
@@ -92,7 +132,14 @@ def responses(draw: st.DrawFn) -> tuple[int, Any]:
         message.error_code, message.session_id = draw(st.integers(-1, 106)), draw(int32s)
     for _ in range(draw(st.integers(0, 3))):
         partitions = [answer() for _ in range(draw(st.integers(0, 3)))]
-        message.responses.append(M.FetchResponse.FetchableTopicResponse(topic=draw(topics), partitions=partitions))
+        topic = M.FetchResponse.FetchableTopicResponse(partitions=partitions)
+        if version >= 13:
+            topic.topic_id = draw(ids)
+        else:
+            topic.topic = draw(topics)
+        message.responses.append(topic)
+    if version >= 16 and draw(st.booleans()):
+        message.node_endpoints = [M.FetchResponse.NodeEndpoint(node_id=draw(int32s), host="h", port=1)]
     return version, message
 
 
@@ -104,7 +151,7 @@ def test_a_response_is_read_as_the_schema_says(case: tuple[int, Any]) -> None:
     assert (error, session_id) == ((message.error_code, message.session_id) if version >= 7 else (0, 0))
     expected = [
         {
-            "topic": topic.topic.encode(),
+            "topic": bytes(topic.topic_id) if version >= 13 else topic.topic.encode(),
             "partition": answer.partition_index,
             "error": answer.error_code,
             "high_watermark": answer.high_watermark,
@@ -129,11 +176,15 @@ def example(version: int) -> bytes:
         answer.aborted_transactions = [M.FetchResponse.AbortedTransaction(producer_id=5, first_offset=6)]
     if version >= 12:
         answer.current_leader = M.FetchResponse.LeaderIdAndEpoch(leader_id=3, leader_epoch=4)
-    topic = M.FetchResponse.FetchableTopicResponse(topic="orders", partitions=[answer, answer])
+    topic = M.FetchResponse.FetchableTopicResponse(partitions=[answer, answer])
+    if version >= 13:
+        topic.topic_id = bytes(range(16))
+    else:
+        topic.topic = "orders"
     return bytes(M.FetchResponse(throttle_time_ms=0, responses=[topic]).encode(version))
 
 
-@pytest.mark.parametrize("version", [0, 3, 4, 7, 11, 12])
+@pytest.mark.parametrize("version", [0, 3, 4, 7, 11, 12, 13, 17])
 def test_rubbish_gives_only_errors_of_ours(version: int) -> None:
     assert parser_cases.feed(lambda body: decode_fetch(version, body), example(version), every_bit=True) > 100
 
