@@ -207,6 +207,22 @@ _MEMBER_ROWS = (
         ("topic", "partition"),
     ),
     Metric("kbroker_replica_bytes_in_total", Kind.COUNTER, "Bytes of messages copied from leaders."),
+    Metric(
+        "kbroker_replica_fetches_failed_total",
+        Kind.COUNTER,
+        "Fetches from leaders without an answer, or with an error.",
+    ),
+    Metric(
+        "kbroker_replica_damaged_answers_total",
+        Kind.COUNTER,
+        "Answers of leaders with a batch that is damaged or does not belong at its place; it was not appended.",
+    ),
+    Metric("kbroker_replica_truncations_total", Kind.COUNTER, "Logs that were cut because their leader's differs."),
+    Metric(
+        "kbroker_replica_new_beginnings_total",
+        Kind.COUNTER,
+        "Logs that were emptied to begin where their leader starts.",
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_ROWS, *_MEMBER_ROWS)}

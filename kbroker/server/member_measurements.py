@@ -53,3 +53,7 @@ def measure_member(
         if each.lag > 0:
             yield Sample("kbroker_replica_lag", each.lag, (each.topic, str(each.partition_id)))
     yield Sample("kbroker_replica_bytes_in_total", fetchers.bytes_in)
+    yield Sample("kbroker_replica_fetches_failed_total", fetchers.failed)
+    yield Sample("kbroker_replica_damaged_answers_total", fetchers.damaged)
+    yield Sample("kbroker_replica_truncations_total", fetchers.fetchers.truncations)
+    yield Sample("kbroker_replica_new_beginnings_total", fetchers.fetchers.beginnings)
