@@ -15,7 +15,7 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import NoNode, Stat
 from kbroker.errors import KbrokerError
 
-AS_THEY_ARE = ("/config/brokers", "/config/clients", "/config/users", "/config/ips")
+AS_THEY_ARE = ("/config/brokers", "/config/clients", "/config/users", "/config/ips", paths.GROUP_CONFIGS)
 """Trees of configs that are carried whole."""
 SINGLE = (paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.PRODUCER_ID_BLOCK)
 REASSIGNMENTS = "/admin/reassign_partitions"

@@ -1,4 +1,4 @@
-"""The settings of the registration in a ZooKeeper."""
+"""The settings of a member's session with ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ ZOOKEEPER = (
         "zookeeper.connect",
         Kind.STRING,
         None,
-        "A ZooKeeper that the broker registers itself and its topics in, for clients and tools that look for them "
-        "there (docs/ZOOKEEPER.md): HOST:PORT, several separated by commas, a chroot behind the last. Unset: none; "
-        "the broker needs none.",
+        "The ZooKeeper whose cluster this broker is a member of (docs/ZOOKEEPER.md): HOST:PORT, several separated by "
+        "commas, a chroot behind the last. Unset: the broker is alone, and needs none.",
         aliases=(Alias("zk.connect"),),
     ),
     Setting(

@@ -17,6 +17,7 @@ from kbroker.replication.surroundings import RoleListeners
 from kbroker.server.found_logs import find_store, found_partitions
 from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
+from kbroker.server.own_store import refuse_carried
 from kbroker.storage.directory import MetaProperties
 from kbroker.storage.log_manager import LogManager
 
@@ -36,6 +37,7 @@ class Alone:
 
     def open(self, identity: MetaProperties | None, on_stop: OnStop) -> None:
         config, logs = self._config, self._logs
+        refuse_carried(config.log_dirs)
         self._store_path = find_store(logs)
         self._store = EmbeddedStore(self._store_path)
         on_stop("store", self._store.stop)

@@ -12,14 +12,13 @@ from kbroker.clock import Clock
 from kbroker.cluster.controller import Controller, ControllerConfig
 from kbroker.cluster.controller_flows import UncleanElectionEnabled
 from kbroker.cluster.current_session import CurrentSession
-from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
+from kbroker.cluster.joining import InterBrokerListeners
 from kbroker.cluster.membership import Membership, MembershipOptions
 from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.peers import PeerNetwork
 from kbroker.cluster.shared_topics import SharedTopics
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.listeners import WILDCARD_HOSTS
-from kbroker.coordination.embedded import FILE_NAME
 from kbroker.coordination.store import Store, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
@@ -34,6 +33,7 @@ from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.member_measurements import measure_member
 from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
+from kbroker.server.own_store import put_aside
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
 from kbroker.storage.directory import MetaProperties
@@ -87,7 +87,6 @@ class Member:
         """Connect to ZooKeeper, check that this broker may join, and read which logs are its own. Raises CannotJoin."""
         config = self._config
         self._on_stop = on_stop
-        self._refuse_store_of_its_own()
         node_id, known_cluster_id = config.node_id, None
         if identity is not None:
             known_cluster_id = identity.cluster_id
@@ -101,6 +100,7 @@ class Member:
             )
         session = self._membership.connect(node_id, known_cluster_id)
         on_stop("session", self._membership.leave)
+        put_aside(config.log_dirs, session, self._sessions.address)
         self.session.use(session)
         self.node_id = self._membership.node_id
         LOG.info(
@@ -152,17 +152,6 @@ class Member:
         self._membership_thread = SteppedThread("membership", self._step_membership, self._membership.woken)
         self._news = self._logs.partition_table.news
         self._replication_thread = SteppedThread("replication", self._step_replication, wake=self._wake_replication)
-
-    def _refuse_store_of_its_own(self) -> None:
-        """Raise CannotJoin if the log directories hold the store of a broker that was alone."""
-        for directory in self._config.log_dirs:
-            path = directory / FILE_NAME
-            if path.exists():
-                address = self._sessions.address
-                raise CannotJoin(
-                    f"zookeeper.connect={address}: {path} has the topics of this broker, which was alone; carry them "
-                    f"into ZooKeeper with `kbroker cluster export {address}`, or move the file away"
-                )
 
     def attach(self, partitions: LocalPartitions, listeners: RoleListeners) -> None:
         """Make the parts that need the logs: they are open, and nobody is served yet."""

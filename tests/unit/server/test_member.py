@@ -8,7 +8,6 @@ import pytest
 
 from kbroker.cluster.joining import CannotJoin
 from kbroker.config.broker_config import load_config
-from kbroker.coordination.embedded import EmbeddedStore, store_path
 from kbroker.errors import ConfigError
 from kbroker.server.broker import Broker
 from tests.kit.brokers.process import free_port
@@ -40,15 +39,6 @@ def test_a_start_without_its_zookeeper_says_which_setting(tmp_path: Path) -> Non
     text = refusal(broker(tmp_path))
     assert text.startswith("zookeeper.connect=127.0.0.1:")
     assert text.endswith("cannot be reached, or does not answer (zookeeper.connection.timeout.ms=300)")
-
-
-def test_a_store_of_its_own_has_to_be_carried_first(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    EmbeddedStore(store_path(str(folder))).stop()
-    text = refusal(broker(tmp_path))
-    assert "coordination.sqlite has the topics of this broker, which was alone" in text
-    assert "`kbroker cluster export 127.0.0.1:" in text
 
 
 def test_an_id_above_the_reserved_ones_is_refused_while_ids_are_generated(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from kbroker.cli.main import main
 from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
 from kbroker.coordination.zookeeper import ZooKeeperStore
+from kbroker.errors import ConfigError
 from kbroker.metrics.definitions import MEMBER_METRICS
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -340,3 +342,49 @@ def test_an_id_is_generated_and_kept(members: Members) -> None:
     members.running.pop(-1).__exit__(None, None, None)
     again = members.start(-1)
     assert again.broker.node_id == 1001
+
+
+def test_a_broker_that_was_alone_is_carried_into_a_cluster_and_back(members: Members) -> None:
+    data = members.folder / "1"
+
+    def alone() -> WholeBroker:
+        return WholeBroker(members.folder, {"broker.id": 1, "log.dirs": data})
+
+    with alone() as broker:
+        broker.create_topic("t", 2)
+        broker.append("t", 1, [b"a", b"b"])
+        cluster_id = broker.broker._cluster.cluster_id
+        topic_id = broker.broker._cluster.image.topics["t"].topic_id
+    early = members.made(1)
+    with pytest.raises(CannotJoin, match=r"the log directories belong to cluster .*kbroker cluster export"):
+        early.broker.start()
+    early.broker.stop()
+
+    transfer = ["--zookeeper", members.address, "--data", str(data)]
+    assert main(["cluster", "export", *transfer]) == 0
+    members.start(1)
+    members.settle(1)
+    await_that(lambda: "t" in members.cluster(1).image.topics)
+    assert members.cluster(1).cluster_id == cluster_id
+    assert members.cluster(1).image.topics["t"].topic_id == topic_id
+    log = members.running[1].log_of("t", 1)
+    await_that(lambda: log.state.role != "stopped")
+    assert log.log_end_offset == 2
+    members.running[1].append("t", 1, [b"c"])
+    assert members.create("made.there", 1, 1).error_code == 0
+    members.stop(1)
+
+    forgetful = alone()
+    with pytest.raises(ConfigError, match=r"is that of a member of a cluster: .*kbroker cluster import"):
+        forgetful.broker.start()
+    forgetful.broker.stop()
+    assert main(["cluster", "import", *transfer]) == 0
+    with alone() as broker:
+        assert set(broker.broker._cluster.image.topics) == {"t", "made.there"}
+        assert broker.log_of("t", 1).log_end_offset == 3
+        broker.append("t", 1, [b"d"])
+        broker.create_topic("made.here", 1)
+    late = members.made(1)
+    with pytest.raises(CannotJoin, match=r"that are not there \(made\.here\): carry them with"):
+        late.broker.start()
+    late.broker.stop()

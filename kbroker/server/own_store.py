@@ -1,0 +1,92 @@
+"""The coordination store of a broker that was alone and becomes a member of a cluster, or the other way round.
+
+`kbroker cluster export` carries its contents into a ZooKeeper. The first start as a member finds them there, and puts
+the file aside, so that it is not taken for the truth later. `kbroker cluster import` makes a new one for the way back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from kbroker.cluster.joining import CannotJoin
+from kbroker.coordination import paths
+from kbroker.coordination.embedded import FILE_NAME, EmbeddedStore
+from kbroker.coordination.store import Store
+from kbroker.errors import ConfigError
+from kbroker.rules.topic_names import listed
+
+LOG = logging.getLogger(__name__)
+
+CARRIED = ".carried"
+"""The end of the name of a store whose contents are in a ZooKeeper."""
+_BESIDE = ("", "-wal", "-shm")
+MOST_NAMES = 5
+
+
+def put_aside(log_dirs: Iterable[Path], tree: Store, address: str) -> None:
+    """Put the store in the log directories aside, if the tree has all of its topics. No-op if there is none.
+
+    Raises CannotJoin if the tree lacks a topic; then nothing is changed.
+    """
+    for directory in log_dirs:
+        path = directory / FILE_NAME
+        if not path.exists():
+            continue
+        missing = _missing(path, tree)
+        if missing is not None:
+            raise CannotJoin(
+                f"zookeeper.connect={address}: {path} has topics of this broker, which was alone, that are not there"
+                f"{f' ({missing})' if missing else ''}: carry them with `kbroker cluster export --zookeeper {address} "
+                f"--data {directory}`, or move the file away"
+            )
+        for suffix in _BESIDE:
+            beside = Path(f"{path}{suffix}")
+            if beside.exists():
+                beside.replace(f"{path}{CARRIED}{suffix}")
+        LOG.info("%s was carried into ZooKeeper %s, and is kept as %s%s", path, address, FILE_NAME, CARRIED)
+
+
+def refuse_carried(log_dirs: Iterable[Path]) -> None:
+    """Raise ConfigError if this broker was a member of a cluster, and its topics have not been carried back."""
+    directories = list(log_dirs)
+    if any((each / FILE_NAME).exists() for each in directories):
+        return
+    for directory in directories:
+        if (directory / f"{FILE_NAME}{CARRIED}").exists():
+            raise ConfigError(
+                f"{directory} is that of a member of a cluster: set zookeeper.connect, or carry its topics back with "
+                f"`kbroker cluster import --zookeeper HOST:PORT --data {directory}`"
+            )
+
+
+def _missing(path: Path, tree: Store) -> str | None:
+    """The names of topics that are in the store and not in the tree; "" for another cluster, None if nothing is."""
+    store = EmbeddedStore(str(path))
+    try:
+        session = store.connect()
+        if session.exists(paths.CLUSTER_ID) is None:
+            return None
+        cluster_ids = [each.get_many([paths.CLUSTER_ID])[0] for each in (session, tree)]
+        ours, theirs = (
+            None if found is None else paths.decode_cluster_id(paths.CLUSTER_ID, found[0]) for found in cluster_ids
+        )
+        if ours != theirs:
+            return ""
+        names = session.children(paths.TOPICS)
+        topic_paths = [paths.topic_path(name) for name in names]
+        lacking = [
+            name
+            for name, path_of, here, there in zip(
+                names, topic_paths, session.get_many(topic_paths), tree.get_many(topic_paths), strict=True
+            )
+            if here is not None
+            and (
+                there is None
+                or paths.decode_topic(path_of, here[0]).topic_id != paths.decode_topic(path_of, there[0]).topic_id
+            )
+        ]
+        return listed(lacking, MOST_NAMES) if lacking else None
+    finally:
+        store.stop()
