@@ -34,6 +34,22 @@ CLUSTER = (
         "The listener on which members take requests of the controller. Unset: inter.broker.listener.name.",
     ),
     Setting(
+        "replica.selector.class",
+        Kind.STRING,
+        None,
+        "Which replica consumers are told to fetch from. RackAwareReplicaSelector, also with Kafka's package before it: "
+        "one in their own rack (client.rack, broker.rack), if there is one in the ISR. Unset, or LeaderSelector: the "
+        "leader.",
+        limits=Limits(
+            choices=(
+                "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+                "RackAwareReplicaSelector",
+                "org.apache.kafka.common.replica.LeaderSelector",
+                "LeaderSelector",
+            )
+        ),
+    ),
+    Setting(
         "controlled.shutdown.enable",
         Kind.BOOLEAN,
         True,

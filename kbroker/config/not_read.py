@@ -14,7 +14,7 @@ _REASONS: dict[str, str] = {
         zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol
         zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
         zookeeper.sync.time.ms zk.synctime.ms
-        controller.message.queue.size replica.lag.max.messages replica.selector.class
+        controller.message.queue.size replica.lag.max.messages
         replica.socket.receive.buffer.bytes
         unclean.leader.election.interval.ms
         alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds

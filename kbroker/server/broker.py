@@ -33,6 +33,7 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import refuse_foreign
 from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.current_leader import current_leader
+from kbroker.server.handlers.shared.read_replicas import RACK_AWARE, read_replica_of
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.home import Home
 from kbroker.server.local_partitions import LocalPartitions
@@ -206,6 +207,10 @@ class Broker:
                 config["max.incremental.fetch.session.cache.slots"],
                 fetch_max_bytes=config["fetch.max.bytes"],
                 leader_of=partial(current_leader, self._services),
+                read_replica_of=(
+                    partial(read_replica_of, self._services) if config["replica.selector.class"] in RACK_AWARE else None
+                ),
+                rack=config["broker.rack"],
             ),
             self._dispatcher.on_request,
             ProcessorLimits(
