@@ -37,9 +37,9 @@ CLUSTER = (
         "replica.selector.class",
         Kind.STRING,
         None,
-        "Which replica consumers are told to fetch from. RackAwareReplicaSelector, also with Kafka's package before it: "
-        "one in their own rack (client.rack, broker.rack), if there is one in the ISR. Unset, or LeaderSelector: the "
-        "leader.",
+        "Which replica consumers are told to fetch from. RackAwareReplicaSelector, also with Kafka's package before "
+        "it: one in their own rack (client.rack, broker.rack), if there is one in the ISR. Unset, or LeaderSelector: "
+        "the leader.",
         limits=Limits(
             choices=(
                 "org.apache.kafka.common.replica.RackAwareReplicaSelector",

@@ -239,12 +239,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     # --- Fetch --------------------------------------------------------------------------------------------------
     Deviation(
-        ("fetch.epochs_that_diverge",),
-        ("[2 Fetch]*", "[3 Fetch]*", "[4 Fetch]*"),
-        "The epoch of the record that was fetched last is not looked at.",
-        "Only followers send it, and there are none yet.",
-    ),
-    Deviation(
         ("fetch.a_topic_made_again_has_another_id",),
         ("*.error_code", "*.aborted_transactions"),
         "In a session, a topic that was deleted and made again is UNKNOWN_TOPIC_OR_PARTITION. Kafka says "

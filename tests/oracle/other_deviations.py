@@ -417,8 +417,11 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Files: leader-epoch-checkpoint",
-        "The entry of a new epoch is written when the log is first used in it. Kafka writes it when the epoch begins.",
-        "A start with thousands of partitions writes nothing for those that nobody uses.",
+        "A broker that is alone writes the entry of a new epoch when the log is first used in it. The leader of a "
+        "cluster's partition knows it from its election on, and writes it before the next checkpoint of recovery "
+        "points. Kafka writes it when the epoch begins.",
+        "A start, or an election, of thousands of partitions waits for no disk. Each record names its epoch, so "
+        "nothing is lost; an epoch without a record makes no difference to anybody.",
         "tests/unit/storage/test_log_manager.py::test_a_leader_epoch_is_known_before_the_log_is_open",
     ),
     OtherDeviation(
