@@ -1,6 +1,6 @@
 """DescribeLogDirs, key 35, versions 0 to 4: the log directories, and the partitions in each with their sizes (KIP-113).
 
-Leaves out: replicas that lag behind their leader or move to another directory. There are none; the lag is 0.
+Leaves out: replicas that move to another directory. Of any other replica the lag is 0, as in Kafka.
 
 v0  first
 v1  the throttle is applied after the response (KIP-219)

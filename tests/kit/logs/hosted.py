@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from kbroker.clock import Clock
 from kbroker.model import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
+from tests.kit.logs.home import ManualClock
 from tests.kit.logs.quick_disk import UnsyncedFileSystem
 
 
 class HostedLogs:
-    def __init__(self, *directories: Path, clock: Clock, options: LogOptions | None = None):
+    def __init__(self, *directories: Path, clock: ManualClock, options: LogOptions | None = None):
+        self.clock = clock
         self.options = options or LogOptions()
         storage = StorageOptions(tuple(str(each) for each in directories), flusher_threads=1)
         self.manager = LogManager(storage, fs=UnsyncedFileSystem(), clock=clock, is_member=True)
