@@ -6,6 +6,7 @@ records once and in order, the group's offsets where it was told, and what the w
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.client import ClientError, Delivery, Producer
@@ -53,6 +54,31 @@ class OwnWriter(Writer):
             told.numbers.append(number)
 
         producer.send(self.topic, value_of(self.name, number), partition=number % PARTITIONS, on_delivery=delivered)
+
+
+@dataclass
+class PatientFollower(Follower):
+    """A Follower that hears of its commits later: librdkafka's synchronous commit may never return when its coordinator
+    has gone, on Apache Kafka too."""
+
+    def run(self, address: str, stop: threading.Event) -> None:
+        reader = Consumer(
+            {"bootstrap.servers": address, "group.id": "followers", "auto.offset.reset": "earliest"}
+            | {"enable.auto.commit": False, "reconnect.backoff.max.ms": 200, "session.timeout.ms": 6000}
+            | {"on_commit": self.told}
+        )
+        reader.subscribe([TOPIC])
+        while not stop.is_set():
+            if any(not each.error() for each in reader.consume(500, 0.2)):
+                with contextlib.suppress(KafkaException):  # the group begins anew: what it had committed holds
+                    reader.commit(asynchronous=True)
+                stop.wait(0.05)
+        reader.close()
+
+    def told(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places if error is None else ():
+            if place.error is None and place.offset >= 0:
+                self.committed[place.partition] = max(place.offset, self.committed.get(place.partition, -1))
 
 
 @dataclass
@@ -109,7 +135,7 @@ class ReplicatedLoad:
             Writer("idempotent", TOPIC, IDEMPOTENT | {"linger.ms": 2}),
             OwnWriter("own", TOPIC, {"enable_idempotence": True, "linger_ms": 2}),
         ]
-        self.follower, self.watcher = Follower(), Watcher()
+        self.follower, self.watcher = PatientFollower(), Watcher()
         self.stopping = threading.Event()
         self.threads: list[threading.Thread] = []
 
