@@ -362,7 +362,7 @@ class Log(LogReplica):
         with self._lock:
             self.open()
             self._leader_epoch = epoch
-            now_ms = int(self.context.clock.monotonic() * 1000)
+            now_ms = round(self.context.clock.monotonic() * 1000)
             end_offset = self.state.become_leader(epoch, followers, in_sync, now_ms)
             self._epochs.begin(epoch, end_offset)
             return end_offset
