@@ -42,7 +42,9 @@ ctypedef struct replica_request_t:
     bint full
     asked_t *asked           # owned
     int32_t asked_count
-    # After the answer, while the flushers sync what was appended.
+    # After the answer, while the flushers sync what was appended: then it is in ReplicaFetcher.flushing.
+    replica_request_t *next
+    replica_request_t *previous
     mail_t synced            # posted when nothing is pending any more
     ack_waiter_t *waiters    # owned; one for each partition of `flushing`
     int32_t *flushing        # owned; indexes into `asked`
@@ -58,6 +60,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef int64_t kept_bytes      # that the process keeps of freed memory for the next answers
     cdef int32_t first           # index of the partition that the next request begins with
     cdef leader_t *leaders       # for the pump's thread
+    cdef replica_request_t *flushing     # for the pump's thread
     cdef mailbox_t box           # its descriptor is the pump's
     cdef readonly int64_t bytes_in       # bytes of records that were appended
     cdef readonly int64_t requests       # Fetches sent

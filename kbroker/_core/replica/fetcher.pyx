@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
+from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.mailbox cimport mail_t, mailbox_is_empty, mailbox_t, post, take_all, take_next
 from kbroker._core.base.receive_buffers cimport buffers_keep
 from kbroker._core.base.sync cimport (
@@ -86,7 +87,16 @@ cdef class ReplicaFetcher(FollowedPartitions):
 
     def __dealloc__(self):
         cdef leader_t *leader
+        cdef replica_request_t *request
+        cdef int32_t i
         buffers_keep(-self.kept_bytes)
+        while self.flushing != NULL:
+            # The pump has ended before these flushes: nobody posts their mail any more once they are forgotten.
+            request = self.flushing
+            self.flushing = request.next
+            for i in range(request.flushing_count):
+                acks_forget(&request.waiters[i])
+            request_free(request)
         while self.leaders != NULL:
             leader = self.leaders
             self.leaders = leader.next
@@ -409,7 +419,10 @@ cdef class ReplicaFetcher(FollowedPartitions):
             request.waiters[i].mail = &request.synced
             if not acks_await(p.log, &request.waiters[i]):
                 atomic_add_i32(&request.pending, -1)
-        return atomic_add_i32(&request.pending, -1) > 0
+        if atomic_add_i32(&request.pending, -1) == 0:
+            return False
+        chain_push(self.flushing, request, request.next, request.previous)
+        return True
 
     cdef void end_request(self, replica_request_t *request) noexcept nogil:
         """Let the next request to the leader go. What could not be flushed is trouble of its partition."""
@@ -436,8 +449,11 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef void collect_mail(self) noexcept nogil:
         cdef mail_t *mails = take_all(&self.box)
         cdef mail_t *mail = take_next(&mails)
+        cdef replica_request_t *request
         while mail != NULL:
-            self.end_request(request_of(mail))
+            request = request_of(mail)
+            chain_remove(self.flushing, request, request.next, request.previous)
+            self.end_request(request)
             mail = take_next(&mails)
 
 
@@ -460,7 +476,7 @@ cdef inline bint is_known(const followed_partition_t *p) noexcept nogil:
             and p.session_last_epoch == p.last_epoch and p.session_log_start_offset == p.log_start_offset)
 
 
-cdef inline void set_ask(fetch_ask_t *ask, const followed_partition_t *p) noexcept nogil:
+cdef inline void set_ask(fetch_ask_t *ask, followed_partition_t *p) noexcept nogil:
     ask.topic = <const uint8_t *>p.log.topic
     ask.topic_size = p.log.topic_size
     ask.partition = p.log.partition_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -326,3 +328,38 @@ def test_whatever_bytes_come_no_other_records_are_appended(tmp_path: Path, versi
     assert seen["changed"] < 20, seen
     for home in leaders:
         home.abandon()
+
+
+def test_an_engine_that_ends_before_its_flushes_is_told_of_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.pair(options=LogOptions(flush_messages=1))
+    leader.append(batch_of([b"x"]), wait=False)
+    bench.turn(4)
+    asked = len(bench.leader.requests)
+    bench.turn(4)
+    assert (follower.state.log_end_offset, follower.state.flushed_offset) == (1, 0)
+    assert len(bench.leader.requests) == asked, "the leader is told of no end that is not flushed"
+    bench.pump.close("the test is over")
+    bench.leader.close()
+    gone = weakref.ref(bench)  # the engine knows it, and nobody else knows the engine
+    homes, news = bench.homes, bench.news
+    del bench
+    gc.collect()
+    assert gone() is None
+    homes[1].flush_requested()
+    assert (follower.state.flushed_offset, news) == (1, [])
+    for home in homes:
+        home.abandon()
+
+
+def test_the_next_fetch_comes_when_the_flush_is_done(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.pair(options=LogOptions(flush_messages=1))
+    leader.append(batch_of([b"x"]), wait=False)
+    bench.turn(4)
+    asked = len(bench.leader.requests)
+    bench.homes[1].flush_requested()
+    bench.turn(2)
+    assert bench.leader.requests[asked].topics[0].partitions[0].fetch_offset == 1
+    assert follower.state.flushed_offset == 1
+    bench.close()
