@@ -61,6 +61,10 @@ class Cluster(Protocol):
         """Whether all registered brokers are kbrokers, so that features that Kafka 3.9 does not have are served."""
         ...
 
+    def on_kind_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when `only_kbrokers` changes. It must not block."""
+        ...
+
     @property
     def controller_id(self) -> int:
         """The controller's broker id; -1 while there is none."""

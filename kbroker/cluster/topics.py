@@ -177,6 +177,9 @@ class Topics:
     def only_kbrokers(self) -> bool:
         return True
 
+    def on_kind_change(self, listener: Callable[[], None]) -> None:
+        """Do nothing: a broker that is alone is always the only one."""
+
     @property
     def controller_id(self) -> int:
         return self._image.controller_id

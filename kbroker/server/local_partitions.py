@@ -142,6 +142,11 @@ class LocalPartitions:
         if topic.name != GROUP_OFFSETS_TOPIC and (groups := self._made_groups()) is not None:
             groups.offsets.forget_topics([topic.name])
 
+    def topics_deleted(self, names: Sequence[str]) -> None:
+        """Let the groups forget their offsets of topics that are deleted; soon, on another thread."""
+        if names and (groups := self._made_groups()) is not None:
+            groups.forget_topics(names)
+
     def _made_groups(self) -> GroupCoordinator | None:
         """The group coordinator, or None if it is not made yet."""
         return None if self._groups is None else self._groups.made

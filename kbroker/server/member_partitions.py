@@ -60,6 +60,7 @@ class MemberPartitions:
         for topic in removed:
             table.forget_elsewhere(topic.name)
             self._followed.pop(topic.name, None)
+        self._partitions.topics_deleted([topic.name for topic in removed])
         for topic in changed:
             table.set_elsewhere(topic.name, topic.topic_id.bytes, len(topic.partitions))
             if self._followed.get(topic.name) is not topic.configs:

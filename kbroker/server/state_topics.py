@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.cluster.cluster import Cluster
@@ -106,11 +106,6 @@ class CoordinatorRoles:
         coordinator = self._of(topic_partition.topic)
         if coordinator is not None and coordinator.made is not None:
             coordinator.made.shards.resign(topic_partition.partition_id)
-
-    def topics_deleted(self, names: Collection[str]) -> None:
-        """Let the groups forget their offsets of topics that are deleted; soon, on another thread."""
-        if self._groups.made is not None and names:
-            self._groups.made.forget_topics(names)
 
     def _of(self, topic: str) -> OnDemand[GroupCoordinator] | OnDemand[TransactionCoordinator] | None:
         if topic == GROUP_OFFSETS_TOPIC:

@@ -36,6 +36,7 @@ class Features:
         """Grows with each change of the features: a client believes the broker with the highest epoch."""
         if not cluster.is_alone:
             self.kind_changed()
+            cluster.on_kind_change(self.kind_changed)
 
     def kind_changed(self) -> None:
         """Note that `cluster.only_kbrokers` has changed. The epoch is a time, so that brokers need not agree on it."""
