@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,11 @@ def left_by_kafka() -> Left:
     ids="-".join,
 )
 def test_a_history_leaves_the_same_nodes_and_the_same_bytes(kinds: tuple[str, ...]) -> None:
-    left = left_by(kinds)
-    assert_same_but_for((), left_by_kafka().nodes, left.nodes)
-    assert left.logs == left_by_kafka().logs
+    left, kafka = left_by(kinds), left_by_kafka()
+    assert_same_but_for((), shown(kafka), shown(left))
+    assert left.logs == kafka.logs
+
+
+def shown(left: Left) -> dict[str, Any]:
+    """Return the nodes without that of producer ids: kbroker asks for some when it starts, Kafka when it needs them."""
+    return {path: node for path, node in left.nodes.items() if path != "/latest_producer_id_block"}
