@@ -61,7 +61,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef int32_t first           # index of the partition that the next request begins with
     cdef leader_t *leaders       # for the pump's thread
     cdef replica_request_t *flushing     # for the pump's thread
-    cdef mailbox_t box           # its descriptor is the pump's
+    cdef mailbox_t box           # its descriptor is a duplicate of the pump's
     cdef readonly int64_t bytes_in       # bytes of records that were appended
     cdef readonly int64_t requests       # Fetches sent
     cdef readonly int64_t failed         # Fetches without an answer, or with an error of the whole

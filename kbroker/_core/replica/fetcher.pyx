@@ -19,7 +19,7 @@ from kbroker._core.client.consumer.fetch_response cimport (
 )
 from kbroker._core.client.pump cimport Engine
 from kbroker._core.client.socket cimport answered_t, client_socket_t, exchange_t, socket_close, socket_send
-from kbroker._core.log.acks cimport acks_await, acks_forget
+from kbroker._core.log.acks cimport acks_await, acks_forget, acks_give_up
 from kbroker._core.log.follow cimport followed_t, leader_state_t, partition_follow
 from kbroker._core.log.partition cimport ack_waiter_t
 from kbroker._core.replica.followed cimport (
@@ -32,6 +32,10 @@ from kbroker._core.wire.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR,
     INVALID_FETCH_SESSION_EPOCH, INVALID_RECORD, KAFKA_STORAGE_ERROR, UNSUPPORTED_VERSION,
 )
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int fd)
+    int dup(int fd)
 
 cdef enum:
     UNASKED = -1
@@ -91,12 +95,16 @@ cdef class ReplicaFetcher(FollowedPartitions):
         cdef int32_t i
         buffers_keep(-self.kept_bytes)
         while self.flushing != NULL:
-            # The pump has ended before these flushes: nobody posts their mail any more once they are forgotten.
+            # The pump has ended before these flushes: they are given up, or flushers would post to freed memory.
             request = self.flushing
             self.flushing = request.next
-            for i in range(request.flushing_count):
-                acks_forget(&request.waiters[i])
-            request_free(request)
+            with nogil:
+                for i in range(request.flushing_count):
+                    acks_give_up(&request.waiters[i], KAFKA_STORAGE_ERROR)
+                    acks_forget(&request.waiters[i])
+                request_free(request)
+        if self.box.wake_fd >= 0:
+            close(self.box.wake_fd)
         while self.leaders != NULL:
             leader = self.leaders
             self.leaders = leader.next
@@ -161,7 +169,8 @@ cdef class ReplicaFetcher(FollowedPartitions):
 
     cdef bint any_woken(self) noexcept nogil:
         # The pump asks before it sleeps. Mail that comes from now on writes to the pump's descriptor.
-        self.box.wake_fd = self.pump.p.wake_fd
+        if self.box.wake_fd < 0:
+            self.box.wake_fd = dup(self.pump.p.wake_fd)
         atomic_store_i32(&self.box.asleep, 1)
         return not mailbox_is_empty(&self.box) or Engine.any_woken(self)
 
