@@ -29,7 +29,7 @@ class Faults:
         self._is_over = True
         self._mends: dict[int, Callable[[], None]] = {}
         self._count = 0
-        self._is_exclusive = False
+        self._were_full: set[int] = set()
 
     @property
     def _chance(self):  # type: ignore[no-untyped-def]
@@ -53,6 +53,10 @@ class Faults:
         simulation.tree.lost_answers = 0.0
         for broker in simulation.brokers.values():
             broker.disk.is_full = False
+            if broker.node_id in self._were_full:
+                # A controller takes a replica that a full disk has refused for one in a failed directory, until the
+                # broker is started again.
+                broker.kill()
             broker.start()
 
     def _later(self, delay: float) -> None:
@@ -223,6 +227,7 @@ class Faults:
     def _full(self) -> None:
         broker = self._broker()
         self._note(f"{broker.name}: the disk is full")
+        self._were_full.add(broker.node_id)
         broker.disk.is_full = True
         self._lasting(self._duration(), lambda: setattr(broker.disk, "is_full", False))
 
