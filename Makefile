@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find kbroker/_core -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 
-.PHONY: run cluster build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
+.PHONY: simulate run cluster build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -113,6 +113,10 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS) --brokers kbroker,kbroker,kafka
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
+
+# Histories of simulated clusters, docs/SIMULATION.md; make simulate SEEDS=10000 FIRST=0
+simulate: build $(VENV)/test-installed
+	$(PY) -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 # Every bit of every small file of a stopped broker, one in each partition at a start; BITS="--rounds 10" for less.
 bits: build $(VENV)/test-installed

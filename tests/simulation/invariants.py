@@ -187,8 +187,8 @@ def epochs_of_state_only_grow(before: PartitionRegistration, now: PartitionRegis
 
 def state_is_of_the_controller(now: PartitionRegistration, controller_epoch: int) -> Iterator[str]:
     """Only the controller of the newest epoch writes states."""
-    if now.controller_epoch > controller_epoch:
-        yield f"{now} is of a controller epoch that was never begun; the newest is {controller_epoch}"
+    if now.controller_epoch != controller_epoch:
+        yield f"{now} is written in controller epoch {now.controller_epoch}; the newest is {controller_epoch}"
 
 
 def state_is_sound(now: PartitionRegistration, replicas: Sequence[int]) -> Iterator[str]:
