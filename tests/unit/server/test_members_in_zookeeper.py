@@ -19,6 +19,7 @@ from kbroker.coordination import paths
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from kbroker.metrics.definitions import MEMBER_METRICS
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.brokers.whole import WholeBroker
@@ -83,6 +84,18 @@ class Members:
     @property
     def controller(self) -> WholeBroker:
         return next(each for each in self.running.values() if each.broker._cluster.is_controller)
+
+    def leader_of(self, topic: str, partition_id: int) -> WholeBroker | None:
+        """Return the broker that leads, once all replicas are in sync and all members know it; else None."""
+        at = TopicPartition(topic, partition_id)
+        told = {self.cluster(each).image.partition(at) for each in self.running}
+        if len(told) != 1 or None in told:
+            return None
+        (known,) = told
+        broker = self.running.get(known.leader)
+        hosted = None if broker is None else broker.broker._home.partitions.get(at)
+        is_led = hosted is not None and (hosted.leader, hosted.leader_epoch) == (known.leader, known.leader_epoch)
+        return broker if is_led and set(hosted.isr) == set(known.isr) == set(known.replicas) else None
 
     def create(self, name: str, partitions: int, factor: int, **configs: str) -> Any:
         wanted = M.CreateTopicsRequest.CreatableTopic(
@@ -233,9 +246,11 @@ def test_a_session_that_expires_costs_no_message_and_comes_back(members: Members
         await_that(lambda cluster=cluster, epoch=epoch: cluster.broker_epoch > epoch)
         members.settle(1, 2)
         await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
-        await_that(lambda cluster=cluster: all(len(each.isr) == 2 for each in cluster.image.topics["t"].partitions))
-    for partition in members.cluster(1).image.topics["t"].partitions:
-        members.running[partition.leader].append("t", partition.partition_id, [b"a"])
+        await_that(lambda: all(members.leader_of("t", each) for each in (0, 1)))
+    for partition_id in (0, 1):
+        leader = members.leader_of("t", partition_id)
+        assert leader is not None
+        leader.append("t", partition_id, [b"a"])
 
 
 def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_next_one(tmp_path: Path) -> None:
