@@ -30,6 +30,7 @@ SETTINGS: dict[str, object] = {
     "default.replication.factor": 1,
     "min.insync.replicas": 1,
     "auto.leader.rebalance.enable": "false",
+    "zookeeper.session.timeout.ms": 6000,
     "replica.lag.time.max.ms": 60_000,
 }
 TIMEOUT_S = 40.0

@@ -25,6 +25,7 @@ from tests.kit.kafka.zookeeper import Nodes
 
 SETTINGS: dict[str, object] = {
     "auto.leader.rebalance.enable": "false",
+    "zookeeper.session.timeout.ms": 6000,
     "replica.lag.time.max.ms": 60_000,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
