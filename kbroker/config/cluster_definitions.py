@@ -22,7 +22,7 @@ CLUSTER = (
     Setting(
         "inter.broker.protocol.version",
         Kind.STRING,
-        "3.9",
+        "3.9-IV0",
         "The version of Kafka whose requests the members send each other. kbroker speaks 3.9: a cluster that it joins "
         "has been upgraded to it.",
         limits=Limits(choices=("3.9", "3.9-IV0")),

@@ -30,7 +30,13 @@ SCENARIOS: dict[str, Scenario] = {}
 """Scenarios about versions that Kafka 3.9 has."""
 NEWER: dict[str, Scenario] = {}
 """Scenarios about versions that only Kafka 4.3 has; each asks with the versions that it is about."""
-HIGHEST = {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.LIST_CONFIG_RESOURCES: 0}
+HIGHEST = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+    ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.LIST_CONFIG_RESOURCES: 0,
+}
 """The last version in Kafka 3.9 of the APIs of which kbroker serves a later one."""
 KEYS = {f"{key.label}Request": key for key in ApiKey}
 # Kafka without ZooKeeper has no place for the offsets of version 0, and refuses them: `test_znodes.py` compares them.
