@@ -66,6 +66,9 @@ class Alone:
         self.cluster.register(endpoints, self._config["broker.rack"])
         self.cluster.start(self._local, new_leader_epochs=not self._logs.was_stopped_cleanly)
 
+    def await_told(self) -> None:
+        """No-op: a broker that is alone knows its cluster."""
+
     def leave(self) -> None:
         """No-op: there is nobody to hand over to."""
 

@@ -257,6 +257,7 @@ class Broker:
         self._start_http()
         self._acceptor.start()
         self._on_stop("acceptor", self._acceptor.stop)
+        self._home.await_told()
         # Stopped before everything else, while this broker still serves: others take over what it leads.
         self._on_stop("leadership", self._home.leave)
         name_threads()

@@ -74,6 +74,10 @@ class Home(Protocol):
         """Become visible in the cluster under `endpoints`."""
         ...
 
+    def await_told(self) -> None:
+        """Wait, for a few seconds at most, until this broker knows the cluster. Requests are served already."""
+        ...
+
     def leave(self) -> None:
         """Prepare to stop: hand over to others what they can take. Clients are still served."""
         ...

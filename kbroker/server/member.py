@@ -41,6 +41,8 @@ from kbroker.storage.log_manager import LogManager
 
 LOG = logging.getLogger(__name__)
 
+TOLD_S = 5.0
+"""How long a start waits for the controller."""
 STOP_S = 10.0
 """How long a stop waits for one of the threads; it may be in the middle of connecting."""
 _SIZED_BY = {
@@ -80,6 +82,7 @@ class Member:
             self,
         )
         self.partitions: ReplicatedPartitions | None = None
+        self._is_told = threading.Event()
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -258,8 +261,18 @@ class Member:
     def _hosted(self, topic_partition: TopicPartition) -> Hosted | None:
         return None if self.partitions is None else self.partitions.get(topic_partition)
 
+    def await_told(self) -> None:
+        """Wait until the controller has told this broker who is in the cluster, so that its first client learns it too.
+
+        While there is no controller, or one that does not reach this broker, it serves all the same.
+        """
+        if not self._is_told.wait(TOLD_S):
+            LOG.warning("no controller has told this broker of the cluster yet: until then clients learn nothing here")
+
     def _follow_brokers(self) -> None:
         brokers = self.cluster.image.brokers
+        if self.node_id in brokers:
+            self._is_told.set()
         inter_broker = endpoints_on(self._listeners.inter_broker, brokers)
         self._coordinator_peers.set_brokers(inter_broker)
         self._follower_peers.set_brokers(inter_broker)

@@ -37,7 +37,7 @@ class Old:
         self.zookeeper = zookeeper
         self.folder = folder
         self.address = zookeeper.address + CHROOT
-        self.broker = BrokerProcess({**SETTINGS, "zookeeper.connect": self.address}, folder / "kbroker")
+        self.broker = BrokerProcess({**SETTINGS, "broker.id": 1, "zookeeper.connect": self.address}, folder / "kbroker")
         self.client = KazooClient(self.address, timeout=60.0)
 
     def command(self, name: str, *arguments: object) -> list[str]:

@@ -48,30 +48,37 @@ def only_in_order(kafka: Node | None, ours: Node | None) -> bool:
     return kafka._replace(data=b"") == ours._replace(data=b"") and bool(json.loads(kafka.data) == json.loads(ours.data))
 
 
-LISTED = (
+ORDERED = (
     Listed("/brokers/topics/wide", only_in_order, "Nodes: order of fields"),
     Listed("/config/topics/*", only_in_order, "Nodes: order of fields"),
-    Listed("/config/changes/*", not_there, "Nodes: /config/changes"),
 )
+LISTED = {
+    "alone": (*ORDERED, Listed("/config/changes/*", not_there, "Nodes: /config/changes")),
+    "member": ORDERED,
+}
 
 
-SHOWN_IN = "/shown"
-"""The chroot that kbroker is registered in, in Kafka's ZooKeeper."""
-NOT_SHOWN = ("/consumers/*", "/latest_producer_id_block")
-"""Nodes that kbroker keeps in its own store only (docs/ZOOKEEPER.md)."""
+CHROOT = "/member"
+"""Where kbroker is a member, in Kafka's ZooKeeper."""
 
 
 class Kbroker:
-    """kbroker in this process, so that its ephemeral nodes, which are in no file, can be seen while it runs."""
+    """kbroker in this process, so that its ephemeral nodes, which are in no file, can be seen while it runs.
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperProcess):
+    `kind` is "alone", or "member" for one in the ZooKeeper.
+    """
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeperProcess, kind: str):
         self.folder = folder
         self.zookeeper = zookeeper
+        self.kind = kind
         self.broker: Broker | None = None
         self.port = 0
 
     def start(self) -> None:
-        settings = {**SETTINGS, "zookeeper.connect": self.zookeeper.address + SHOWN_IN}
+        settings = dict(SETTINGS)
+        if self.kind == "member":
+            settings["zookeeper.connect"] = self.zookeeper.address + CHROOT
         overrides = ["listeners=PLAINTEXT://127.0.0.1:0", *(f"{name}={value}" for name, value in settings.items())]
         self.broker = Broker(load_config(None, overrides, self.folder, {}))
         self.broker.start()
@@ -86,28 +93,18 @@ class Kbroker:
         self.stop()
         self.start()
 
-    def shown(self) -> dict[str, Node]:
-        """Return the nodes that it has registered in ZooKeeper."""
-        nodes = self.zookeeper.nodes().items()
-        return {path.removeprefix(SHOWN_IN) or "/": node for path, node in nodes if path.startswith(SHOWN_IN)}
-
     def nodes(self) -> dict[str, Node]:
-        """Return the nodes of the running broker; of a stopped one, those in its file."""
+        """Return a member's nodes in ZooKeeper; of a broker that is alone those it has, or has in its file."""
+        if self.kind == "member":
+            nodes = self.zookeeper.nodes().items()
+            return {path.removeprefix(CHROOT) or "/": node for path, node in nodes if path.startswith(CHROOT)}
         if self.broker is not None:
-            return self._nodes(self.broker._home.session)
+            return nodes_of(self.broker._home.session)
         store = EmbeddedStore(store_path(str(self.folder)))
         try:
-            return self._nodes(store)
+            return nodes_of(store.connect())
         finally:
             store.stop()
-
-    @staticmethod
-    def _nodes(store: EmbeddedStore) -> dict[str, Node]:
-        session = store.connect()
-        try:
-            return nodes_of(session)
-        finally:
-            session.close()
 
 
 def old_commit(group: str, offsets: dict[str, dict[int, int]], metadata: str | None = "m") -> M.OffsetCommitRequest:
@@ -188,6 +185,7 @@ def known_by_name(nodes: Nodes, port: int) -> dict[str, Node]:
         rb'"topic_id":"[\w-]{22}"': b'"topic_id":"<id>"',
         rb'^{"version":"1","id":"[\w-]{22}"}$': b'{"version":"1","id":"<id>"}',
         rb":%d\b" % port: b":<port>",
+        rb',"kbroker":"[\d.]+"': b"",
     }
     found = {}
     for path, node in nodes.items():
@@ -210,7 +208,7 @@ class Both:
         """Return Kafka's nodes once nothing is left to be deleted: Kafka deletes after it has answered."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            nodes = {path: node for path, node in self.kafka.zookeeper.nodes().items() if not path.startswith(SHOWN_IN)}
+            nodes = {path: node for path, node in self.kafka.zookeeper.nodes().items() if not path.startswith(CHROOT)}
             if not any(matches("/admin/delete_topics/*", path) for path in nodes):
                 return nodes
             assert time.monotonic() < deadline, "Kafka does not delete"
@@ -218,36 +216,17 @@ class Both:
     def assert_same_nodes(self) -> None:
         kafka = known_by_name(self.settled_nodes_of_kafka(), self.kafka.port)
         ours = known_by_name(self.kbroker.nodes(), self.kbroker.port)
-        assert_same_but_for(LISTED, kafka, ours)
-        self.assert_shown(kafka)
-
-    def assert_shown(self, kafka: Nodes) -> None:
-        """Assert that ZooKeeper has the same nodes, once kbroker has written them there."""
-
-        def seen(nodes: Nodes) -> dict[str, Node]:
-            """Ignore how often a node was written to: that depends on the writer."""
-            others = {path: node for path, node in nodes.items() if not any(matches(each, path) for each in NOT_SHOWN)}
-            return {path: node._replace(version=0) for path, node in others.items()}
-
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                assert_same_but_for(LISTED, seen(kafka), seen(known_by_name(self.kbroker.shown(), self.kbroker.port)))
-            except AssertionError:
-                if time.monotonic() > deadline:
-                    raise
-            else:
-                return
+        assert_same_but_for(LISTED[self.kbroker.kind], kafka, ours)
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+@pytest.fixture(scope="module", params=["alone", "member"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     try:
         KafkaOnZooKeeper.classpath()
     except maven.MavenFailed as missing:
         pytest.skip(str(missing))
     with KafkaOnZooKeeper({**SETTINGS, "zookeeper.session.timeout.ms": 60_000}) as kafka:
-        kbroker = Kbroker(tmp_path_factory.mktemp("nodes"), kafka.zookeeper)
+        kbroker = Kbroker(tmp_path_factory.mktemp("nodes"), kafka.zookeeper, request.param)
         kbroker.start()
         try:
             for port in (kafka.port, kbroker.port):
@@ -334,4 +313,4 @@ def test_nodes_are_those_of_kafka_after_a_restart_and_a_clean_stop(both: Both) -
 
 
 def test_what_differs_on_purpose_is_in_the_documents() -> None:
-    assert {one.subject for one in LISTED} <= {other.subject for other in OTHERS}
+    assert {one.subject for each in LISTED.values() for one in each} <= {other.subject for other in OTHERS}
