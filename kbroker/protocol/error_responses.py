@@ -306,6 +306,22 @@ def _alter_partition_reassignments(
     return response
 
 
+def _list_partition_reassignments(
+    version: int, request: M.ListPartitionReassignmentsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.ListPartitionReassignmentsResponse(error_code=code, error_message=text)
+    response.topics = [
+        response.OngoingTopicReassignment(
+            name=topic.name,
+            partitions=[
+                response.OngoingPartitionReassignment(partition_index=each) for each in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return response
+
+
 def _create_partitions(
     version: int, request: M.CreatePartitionsRequest, code: ErrorCode, text: str | None
 ) -> M.Message:
@@ -442,7 +458,7 @@ BUILDERS: dict[ApiKey, Builder] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_partition_reassignments,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _top_level_with_text(ApiKey.LIST_PARTITION_REASSIGNMENTS),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_partition_reassignments,
     ApiKey.OFFSET_DELETE: _top_level(ApiKey.OFFSET_DELETE),
     ApiKey.DESCRIBE_QUORUM: _top_level_with_text(ApiKey.DESCRIBE_QUORUM),
     ApiKey.ALTER_PARTITION: _top_level(ApiKey.ALTER_PARTITION),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.kit import build
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
 
 GUIDE = build.ROOT / "docs" / "TESTING.md"
 LEFT_OUT = """
@@ -23,6 +24,7 @@ def send_with_my_program(servers):
 
 
 def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
+    jars = Path(KafkaOnZooKeeper.classpath().split(":")[0]).parent
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "test_guide.py").write_text(LEFT_OUT + "\n\n".join(blocks))
     command = [
@@ -32,6 +34,8 @@ def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-o",
+        f"kbroker_zookeeper_jars={jars}",
         "--rootdir",
         str(tmp_path),
         str(tmp_path),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import BadInput
-from kbroker.protocol.api import ApiKey, is_flexible
+from kbroker.protocol.api import ApiKey, is_flexible, request_header_version
 from kbroker.protocol.headers import decode_request, encode_request
 from kbroker.protocol.messages import Message, RequestHeader, Struct
 from tests.kit.models.message import INTEGERS, Field, fields_of
@@ -38,6 +38,8 @@ def stretched(frame: bytes) -> bytes:
         header, message = decode_request(frame)
         api, version = ApiKey(header.request_api_key), header.request_api_version
         places = list(places_of(header, message, version))
+        if not places:
+            return frame
         which, length = divmod(header.correlation_id & 0xFFFF, len(LENGTHS))
         place, size = places[which % len(places)], LENGTHS[length]
         if place.kind == "array":
@@ -65,7 +67,8 @@ def choice(which: int, size: int) -> int:
 
 
 def places_of(header: RequestHeader, message: Message, version: int) -> Iterator[Place]:
-    yield Place("client id", header.client_id, lambda value: setattr(header, "client_id", value))
+    if request_header_version(ApiKey(header.request_api_key), version) > 0:
+        yield Place("client id", header.client_id, lambda value: setattr(header, "client_id", value))
     yield from places_in(message, type(message), None, version)
 
 

@@ -15,7 +15,7 @@ from tests.fuzz.stretching import MOST_ELEMENTS, choice, filled, places_of, stre
 def test_every_text_array_and_all_bytes_of_a_request_can_be_long(api: ApiKey) -> None:
     for version in range(SERVED[api].min, SERVED[api].max + 1):
         whole = filled(request_class(api), version)
-        for which in range(len(list(places_of(M.RequestHeader(), whole, version)))):
+        for which in range(len(list(places_of(M.RequestHeader(request_api_key=api), whole, version)))):
             for length in (255, 32_767):
                 frame = encode_request(api, version, choice(which, length), "me", whole)[4:]
                 header, message = decode_request(stretched(frame))

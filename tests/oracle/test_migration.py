@@ -163,12 +163,8 @@ def moving() -> Iterator[Moving]:
         yield moving
 
 
-@pytest.mark.parametrize("is_registered", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is_registered: bool) -> None:
-    """The move works whether or not kbroker shows its topics in the ZooKeeper meanwhile."""
+def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) -> None:
     kafka, ours = moving.kafka, moving.kbroker
-    if is_registered:
-        ours.overrides["zookeeper.connect"] = moving.address
     fill(kafka.port)
     with zookeeper(moving) as client:
         client.create("/config/clients/app", b'{"version":1,"config":{"producer_byte_rate":"1000"}}')
@@ -226,20 +222,21 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving, is
     ours.stop()
 
 
-def test_a_registered_start_before_the_import_is_refused_and_harms_nothing(moving: Moving) -> None:
+def test_a_start_with_the_zookeeper_of_a_kafka_goes_on_with_its_topics_and_back(moving: Moving) -> None:
     kafka, ours = moving.kafka, moving.kbroker
     fill(kafka.port)
     before = everything(kafka.port)
     kafka.stop()
-    nodes = kafka.zookeeper.nodes()
     ours.overrides["zookeeper.connect"] = moving.address
-    with pytest.raises(RuntimeError, match="run `kbroker cluster import` first"):
-        ours.start()
-    assert kafka.zookeeper.nodes() == nodes
-    moving.carry("import")
     ours.start()
     assert everything(ours.port) == before
+    append(ours.port, 6)
+    after = everything(ours.port)
     ours.stop()
+    assert not (kafka.data / "coordination.sqlite").exists()
+    kafka.start()
+    assert everything(kafka.port) == after
+    kafka.stop()
 
 
 def assert_kafkas_tool_is_content(kafka: KafkaOnZooKeeper) -> None:

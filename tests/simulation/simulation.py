@@ -345,6 +345,7 @@ def run_seed(seed: int, kit: Any = None, plan: Plan | None = None) -> Outcome:
     """Run one history. Same seed, same history. `plan`: another one than the seed's own."""
     plan = plan or Plan.of(seed)
     broken = ""
+    disabled_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with simulated(plan, kit or RealKit()) as simulation:
         try:
@@ -353,5 +354,7 @@ def run_seed(seed: int, kit: Any = None, plan: Plan | None = None) -> Outcome:
             broken = str(violation)
         except Exception:
             broken = traceback.format_exc()
+        finally:
+            logging.disable(disabled_before)
         history = "".join(f"{line}\n" for line in simulation.history)
         return Outcome(seed, plan, broken, history, simulation.scheduler.steps, simulation.checker.checks)

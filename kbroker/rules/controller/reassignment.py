@@ -8,6 +8,7 @@ another controller can go on after every step: all that it needs is in the node 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -95,14 +96,15 @@ def target_problem(assignment: Assignment, target: tuple[int, ...], live: Collec
     """Return what is wrong with the replicas that a partition is to have; None if nothing is. `live`: broker ids."""
     if not target:
         return "Empty replica list specified in partition reassignment."
-    if len(set(target)) < len(target):
+    # Sorted, not in a set: a client may choose numbers that collide in a table.
+    if any(each == following for each, following in pairwise(sorted(target))):
         return f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
     if min(target) < 0:
         return f"Invalid broker id in replica list: {list(target)}"
-    adding = assignment.changed_to(target).adding
-    if not set(adding).issubset(live):
+    adding = [each for each in target if each not in assignment.original]
+    if not all(each in live for each in adding):
         return (
-            f"Replica assignment has brokers that are not alive. Replica list: {list(adding)}, "
+            f"Replica assignment has brokers that are not alive. Replica list: {adding}, "
             f"live broker list: {sorted(live)}"
         )
     return None

@@ -58,13 +58,13 @@ class Assignment(NamedTuple):
 
     def changed_to(self, target: Iterable[int]) -> Assignment:
         """Return the assignment at the begin of a reassignment to `target`, in place of one that may be under way."""
-        target = tuple(target)
+        wanted = dict.fromkeys(target)
         original = self.original
-        replicas = tuple(dict.fromkeys((*target, *original)))
+        replicas = tuple(dict.fromkeys((*wanted, *original)))
         return Assignment(
             replicas,
             tuple(each for each in replicas if each not in original),
-            tuple(each for each in replicas if each not in target),
+            tuple(each for each in replicas if each not in wanted),
         )
 
     def without(self, broker_id: int) -> Assignment:

@@ -16,6 +16,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
 from kbroker.server.dispatch import LARGE_REQUEST_SIZE
 from kbroker.server.handlers.shared.services import Services
+from kbroker.transactions.verifier import LocalVerifier
 from tests.kit.brokers.small import SmallBroker
 from tests.kit.clients.wire import WireClient
 from tests.kit.parts.processors import produce_request
@@ -36,7 +37,7 @@ class Coordinator:
 class BrokerWithCoordinator(SmallBroker):
     def _services(self, **parts: Any) -> Services:
         coordinator = Coordinator()
-        return super()._services(transactions=lambda: coordinator, **parts)
+        return super()._services(verifier=LocalVerifier(lambda: coordinator), **parts)
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from tests.kit.logs.quick_disk import memory_directory
 from tests.kit.models.message_set import Message, encode_set
 from tests.kit.wire import parser_cases
 
-EPOCH = 7
+EPOCH = 100
+"""The follower's leader epoch; no history goes so far."""
 """The leader epoch in which followers of these tests append."""
 
 

@@ -11,7 +11,6 @@ import threading
 from kbroker.clock import Clock
 from kbroker.cluster.cluster import Cluster
 from kbroker.protocol.api import SERVED, ApiKey, ApiVersions
-from kbroker.rules.transaction import EPOCH_VERSION
 
 FEATURE_OF_KAFKA = 1
 """The level of transaction.version beside an Apache Kafka 3.9. Its clients keep their epoch."""
@@ -51,6 +50,8 @@ class Features:
     @property
     def transaction_version(self) -> int:
         """The level of transaction.version."""
+        from kbroker.rules.transaction import EPOCH_VERSION
+
         return EPOCH_VERSION if self._cluster.only_kbrokers else FEATURE_OF_KAFKA
 
     def versions_of(self, api_key: int) -> ApiVersions:
