@@ -279,7 +279,7 @@ class Histories(RuleBasedStateMachine):
         assert now.leader_epoch - before.leader_epoch in (0, 1)
         if now.leader_epoch == before.leader_epoch:
             assert now.leader == before.leader, "only the ISR has changed"
-        elif (now.recovery == 1 and before.recovery == 0) or (now.recovery == 1 and now.leader not in before.isr):
+        elif now.leader != -1 and now.recovery == 1 and (before.recovery == 0 or now.leader not in before.isr):
             assert name == "unclean" and now.isr == (now.leader,)
         else:
             assert now.leader == -1 or now.leader in before.isr, "a leader comes from the ISR"
