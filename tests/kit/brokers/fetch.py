@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker._core.client.pump import Pump, PumpConnection
+from kbroker._core.client.pump import Pump
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
-from kbroker.protocol.headers import decode_request, encode_response
+from tests.kit.brokers.fetch_socket import FetchSocket
 from tests.kit.models.consumer import Log
 
 Key = tuple[str, int]
@@ -27,62 +24,29 @@ class Session:
     offsets: dict[Key, int] = field(default_factory=dict)
 
 
-class FetchBroker:
+class FetchBroker(FetchSocket):
     def __init__(self, logs: dict[Key, Log], version: int = 12, *, sessions: bool = True, max_bytes: int = 1 << 20):
+        super().__init__(version)
         self.logs = logs
-        self.version = version
         self.sessions = sessions
         self.max_bytes = max_bytes
         self.session: Session | None = None
         self.session_ids = 0
-        self.requests: list[Any] = []  # decoded, oldest first
         self.errors: dict[Key, int] = {}  # each is answered once
         self.preferred = -1  # the replica that its clients are told to read from
         self.session_error = 0  # answered once to a request of a session
-        self.mangle: Callable[[bytes], bytes] | None = None  # what becomes of the next response behind its header
         self.cut = -1  # bytes of the next response that are sent before the connection is closed
-        self.socket: socket.socket | None = None
-        self.connection: PumpConnection | None = None
-        self.received = b""
 
     def connect(self, pump: Pump, node_id: int = NODE) -> None:
-        self.close()
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        self.socket, self.received = ours, b""
-        self.connection = pump.adopt(theirs.detach(), node_id)
-        self.connection.open(node_id, {ApiKey.FETCH: self.version})
-
-    def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
+        self.connect_to(pump, node_id)
 
     def serve(self) -> bool:
         """Answer one request, if one has come. Return whether one had."""
-        if self.socket is None:
+        request = self.take_request()
+        if request is None or self.socket is None:
             return False
-        try:
-            self.received += self.socket.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.close()
-            return False
-        if len(self.received) < 4 or len(self.received) < 4 + int.from_bytes(self.received[:4]):
-            return False
-        size = int.from_bytes(self.received[:4])
-        header, message = decode_request(self.received[4 : 4 + size])
-        self.received = self.received[4 + size :]
-        self.requests.append(message)
-        response = encode_response(
-            ApiKey.FETCH, header.request_api_version, header.correlation_id, self.answer(message)
-        )
-        if self.mangle is not None:
-            head = 8 + (self.version >= 12)
-            body = self.mangle(response[head:])
-            response = (head - 4 + len(body)).to_bytes(4) + response[4:head] + body
-            self.mangle = None
+        header, message = request
+        response = self.encode(header, self.answer(message))
         if self.cut >= 0:
             self.socket.sendall(response[: self.cut])
             self.cut = -1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker._core.client.pump import Pump, PumpConnection
+from kbroker._core.client.pump import Pump
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
-from kbroker.protocol.headers import decode_request, encode_response
 from kbroker.storage.log import Log
+from tests.kit.brokers.fetch_socket import FetchSocket
 
 NODE = 3
 
@@ -38,11 +36,11 @@ class Session:
     asked: dict[tuple[str | bytes, int], Any] = field(default_factory=dict)
 
 
-class ReplicaLeader:
+class ReplicaLeader(FetchSocket):
     """Answers Fetch requests of one follower over a socket pair."""
 
     def __init__(self, version: int = 17, node_id: int = NODE):
-        self.version = version
+        super().__init__(version)
         self.node_id = node_id
         self.partitions: dict[tuple[str, int], Led] = {}
         self.ids: dict[str, bytes] = {}
@@ -50,15 +48,10 @@ class ReplicaLeader:
         self.session: Session | None = None
         self.session_ids = 0
         self.told: dict[tuple[str | bytes, int], int] = {}  # the high watermarks of the last answers
-        self.requests: list[Any] = []  # decoded, oldest first
         self.errors: dict[tuple[str, int], int] = {}  # each is answered once
         self.error = 0  # of the next answer as a whole
         self.damage: Callable[[bytes], bytes] = bytes
         """What becomes of the records of a partition before they are sent."""
-        self.mangle: Callable[[bytes], bytes] | None = None  # what becomes of the next response behind its header
-        self.socket: socket.socket | None = None
-        self.connection: PumpConnection | None = None
-        self.received = b""
 
     def lead(self, topic: str, partition: int, log: Log, leader_epoch: int) -> Led:
         led = self.partitions[topic, partition] = Led(log, leader_epoch)
@@ -66,42 +59,16 @@ class ReplicaLeader:
         return led
 
     def connect(self, pump: Pump) -> None:
-        self.close()
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        self.socket, self.received, self.session = ours, b"", None
-        self.connection = pump.adopt(theirs.detach(), self.node_id)
-        self.connection.open(self.node_id, {ApiKey.FETCH: self.version})
-
-    def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
+        self.session = None
+        self.connect_to(pump, self.node_id)
 
     def serve(self, pump: Pump) -> bool:
         """Answer one request, if one has come, and let the pump take the answer in. Return whether one had come."""
-        if self.socket is None:
+        request = self.take_request()
+        if request is None or self.socket is None:
             return False
-        try:
-            self.received += self.socket.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.close()
-            return False
-        if len(self.received) < 4 or len(self.received) < 4 + int.from_bytes(self.received[:4]):
-            return False
-        size = int.from_bytes(self.received[:4])
-        header, message = decode_request(self.received[4 : 4 + size])
-        self.received = self.received[4 + size :]
-        self.requests.append(message)
-        version = header.request_api_version
-        response = encode_response(ApiKey.FETCH, version, header.correlation_id, self.answer(message, version))
-        if self.mangle is not None:
-            head = 8 + (version >= 12)
-            body = self.mangle(response[head:])
-            response = (head - 4 + len(body)).to_bytes(4) + response[4:head] + body
-            self.mangle = None
+        header, message = request
+        response = self.encode(header, self.answer(message, header.request_api_version))
         self.socket.setblocking(False)
         while response:
             try:

@@ -21,10 +21,10 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
 from kbroker.replication.fetchers import FetcherOptions, Fetchers, fetcher_of
-from kbroker.storage import file_names
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.brokers.leader import NODE, ReplicaLeader
+from tests.kit.logs.bytes import bytes_of
 from tests.kit.logs.home import LogHome, batch_of
 from tests.kit.logs.quick_disk import memory_directory
 
@@ -130,12 +130,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.close()
-
-
-def bytes_of(log: Log) -> bytes:
-    return b"".join(
-        Path(log.path_of(at.base_offset, file_names.LOG)).read_bytes()[: at.size] for at in log.state.segments()
-    )
 
 
 def append(log: Log, epoch: int, count: int, what: bytes) -> None:

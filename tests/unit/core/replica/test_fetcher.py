@@ -16,10 +16,10 @@ from kbroker._core.replica.followed import ReplicaTrouble
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.api import ApiKey
-from kbroker.storage import file_names
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.brokers.leader import NODE, ReplicaLeader
+from tests.kit.logs.bytes import bytes_of
 from tests.kit.logs.home import LogHome, batch_of
 from tests.kit.wire import parser_cases
 
@@ -82,12 +82,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.close()
-
-
-def bytes_of(log: Log) -> bytes:
-    return b"".join(
-        Path(log.path_of(at.base_offset, file_names.LOG)).read_bytes()[: at.size] for at in log.state.segments()
-    )
 
 
 def test_a_follower_gets_what_its_leader_has_and_what_comes_later(bench: Bench) -> None:
