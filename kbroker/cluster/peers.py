@@ -31,7 +31,11 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 1.0
 """Waits before a broker that was not reached is connected to again, doubled with each failure."""
+STARTING_S = 5.0
+"""How long a port that was never reached may refuse before its broker is taken for gone: Apache Kafka registers before
+it listens."""
 CLOSE_S = 5.0
+CLOSED = "this broker's connections are closed"
 
 
 class PeerError(NotNow):
@@ -96,7 +100,8 @@ class Peers(Protocol):
         """Call `callback` with a broker's id when nobody listens at its address any more: the process is gone.
 
         It is called on the peers' thread, once until the broker is reached again. A broker that is kept or sent to is
-        looked at as soon as a connection to it breaks.
+        looked at as soon as a connection to it breaks. One that was not reached yet may still be starting: it is told
+        only when its port has refused for STARTING_S.
         """
         ...
 
@@ -156,6 +161,7 @@ class NetworkPeers:
         self._kept: frozenset[int] = frozenset()
         self._served: dict[int, Mapping[int, tuple[int, int]]] = {}
         self._refused_callbacks: list[Callable[[int], None]] = []
+        self._is_ended = False
 
     def send(self, node_id: int, message: Message, version: int, answered: Answered, *, timeout_ms: int) -> None:
         assert message.API_KEY is not None
@@ -195,16 +201,18 @@ class NetworkPeers:
 
     def _hand_over(self, node_id: int, request: _Request) -> None:
         if not self._network.thread.call_soon(self._add, node_id, request):
-            _fail(request, PeerError(node_id, "this broker's connections are closed"))
+            _fail(request, PeerError(node_id, CLOSED))
 
     def _add(self, node_id: int, request: _Request) -> None:
         node = self._nodes.get(node_id)
         if node is None:
-            _fail(request, PeerError(node_id, "its address is not known"))
+            _fail(request, PeerError(node_id, CLOSED if self._is_ended else "its address is not known"))
         else:
             node.add(request)
 
     def _set_brokers(self, brokers: Mapping[int, Endpoint]) -> None:
+        if self._is_ended:
+            return
         for node_id, node in list(self._nodes.items()):
             endpoint = brokers.get(node_id)
             if endpoint is None or (endpoint.host, endpoint.port) != node.address:
@@ -234,9 +242,10 @@ class NetworkPeers:
                 log.exception("a listener for brokers that are gone")
 
     def end(self) -> None:
-        """Close the connections; for the thread."""
+        """Close the connections for good; for the thread."""
+        self._is_ended = True
         for node in self._nodes.values():
-            node.end("this broker's connections are closed")
+            node.end(CLOSED)
         self._nodes.clear()
 
 
@@ -265,6 +274,9 @@ class _Node:
         """Whether one more attempt to connect is to be made although nothing asks for it."""
         self._is_ended = False
         self._is_told_refused = False
+        self._is_reached = False
+        """Whether there was ever a connection."""
+        self._refuses_since: float | None = None
         self._backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S)
         self._not_before = 0.0
         self._connected_at = 0.0
@@ -322,13 +334,25 @@ class _Node:
 
     def _failed(self, error: ClientError) -> None:
         refused = isinstance(error, ConnectionFailed) and error.refused
-        if refused and not self._is_told_refused:
+        if refused:
+            self._refused(self._network.thread.loop.time())
+        else:
+            self._refuses_since = None
+        self._fail_waiting(PeerError(self._node_id, str(error), refused=refused))
+
+    def _refused(self, now: float) -> None:
+        """Tell once that the process is gone, unless it may be one that does not listen yet."""
+        if self._refuses_since is None:
+            self._refuses_since = now
+        is_gone = self._is_reached or now - self._refuses_since >= STARTING_S
+        if is_gone and not self._is_told_refused:
             self._is_told_refused = True
             self._note_refused(self._node_id)
-        self._fail_waiting(PeerError(self._node_id, str(error), refused=refused))
 
     def _connected(self, connection: Connection) -> None:
         self._connection = connection
+        self._is_reached = True
+        self._refuses_since = None
         self._connected_at = self._network.thread.loop.time()
         self._is_told_refused = False
         connection.on_closed = self._closed

@@ -104,9 +104,10 @@ class ScriptedBroker:
     `script(peer)` runs for each connection in its own thread; when it ends, the connection is closed.
     """
 
-    def __init__(self, script: Callable[[Peer], None]):
+    def __init__(self, script: Callable[[Peer], None], port: int = 0):
+        """`port`: 0 for any that is free."""
         self.script = script
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self.listener.getsockname()[1]
         self.accepted = 0
         self.failures: list[BaseException] = []

@@ -12,6 +12,7 @@ from kbroker.cluster.peers import NetworkPeers, PeerError, PeerNetwork
 from kbroker.model import Endpoint
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.testing.reserved_port import ReservedPort
 from tests.kit.brokers.scripted import Peer, ScriptedBroker
 
 TIMEOUT_MS = 20_000
@@ -29,6 +30,13 @@ def network() -> Iterator[PeerNetwork]:
 @pytest.fixture
 def peers(network: PeerNetwork) -> NetworkPeers:
     return network.peers()
+
+
+@pytest.fixture
+def reserved() -> Iterator[ReservedPort]:
+    made = ReservedPort("127.0.0.1")
+    yield made
+    made.release()
 
 
 def endpoint(port: int) -> Endpoint:
@@ -127,6 +135,35 @@ def test_a_port_that_refuses_is_told_once_until_the_broker_is_reached_again(peer
     assert refused.empty()
 
 
+def test_a_broker_that_does_not_listen_yet_is_not_taken_for_gone(peers: NetworkPeers, reserved: ReservedPort) -> None:
+    """Apache Kafka registers, and may even be elected, before its port listens."""
+    answers = Answers()
+    refused: queue.Queue[int] = queue.Queue()
+    peers.on_refused(refused.put)
+    peers.set_brokers({NODE: endpoint(reserved.port)})
+    peers.keep([NODE])
+    for _ in range(3):
+        peers.send(NODE, request(1), 0, answers, timeout_ms=TIMEOUT_MS)
+        assert answers.next_error().refused
+    assert refused.empty()
+    with ScriptedBroker(echoes, reserved.port):
+        peers.send(NODE, request(1), 0, answers, timeout_ms=TIMEOUT_MS)
+        while isinstance(answers.next(), PeerError):
+            peers.send(NODE, request(1), 0, answers, timeout_ms=TIMEOUT_MS)
+    assert refused.get(timeout=WAIT_S) == NODE, "it was reached, and refuses now"
+
+
+def test_a_port_that_was_never_reached_and_refuses_for_long_is_told(
+    peers: NetworkPeers, reserved: ReservedPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.cluster.peers.STARTING_S", 0.2)
+    refused: queue.Queue[int] = queue.Queue()
+    peers.on_refused(refused.put)
+    peers.set_brokers({NODE: endpoint(reserved.port)})
+    peers.keep([NODE])
+    assert refused.get(timeout=WAIT_S) == NODE
+
+
 def test_a_request_without_an_answer_in_time_closes_the_connection(peers: NetworkPeers) -> None:
     answers = Answers()
     ended = threading.Event()
@@ -208,3 +245,19 @@ def test_closing_answers_everything(network: PeerNetwork) -> None:
             answers.next_error()
         peers.send(NODE, request(0), 0, answers, timeout_ms=TIMEOUT_MS)
         answers.next_error()
+
+
+def test_an_address_that_is_told_after_the_end_makes_no_connection(network: PeerNetwork) -> None:
+    """A connection that was begun while the thread ends was never finished: "coroutine was never awaited"."""
+    peers = network.peers()
+    told = threading.Event()
+
+    def tell() -> None:
+        peers.end()
+        peers.set_brokers({NODE: endpoint(1)})
+        peers.keep([NODE])
+        network._thread.call_soon(told.set)
+
+    network._thread.call_soon(tell)
+    assert told.wait(WAIT_S)
+    assert not peers._nodes
