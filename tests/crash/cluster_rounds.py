@@ -288,9 +288,11 @@ def run(
     try:
         cluster = Cluster(brokers, settings, disk=DISK if "fill_disk" in faults else None)
         possible = [one for one in faults if cluster.network.can_cut or one not in OF_NETWORK]
-        with cluster, cluster.entered():
+        with cluster:
+            one = Round(cluster, folder, seed, result, plant)  # may fetch jars, which no way leads to from the inside
             try:
-                Round(cluster, folder, seed, result, plant).run(seconds, possible)
+                with cluster.entered():
+                    one.run(seconds, possible)
             except (NotSettled, RuntimeError, KafkaException, AssertionError) as error:
                 result.wrong.append(f"{type(error).__name__}: {error}")
             finally:

@@ -59,7 +59,10 @@ class OwnWriter(Writer):
 @dataclass
 class PatientFollower(Follower):
     """A Follower that hears of its commits later: librdkafka's synchronous commit may never return when its coordinator
-    has gone, on Apache Kafka too."""
+    has gone, on Apache Kafka too. It makes one at a time, for librdkafka sends those that wait for a coordinator in any
+    order."""
+
+    is_committing: bool = False
 
     def run(self, address: str, stop: threading.Event) -> None:
         reader = Consumer(
@@ -69,16 +72,18 @@ class PatientFollower(Follower):
         )
         reader.subscribe([TOPIC])
         while not stop.is_set():
-            if any(not each.error() for each in reader.consume(500, 0.2)):
+            if any(not each.error() for each in reader.consume(500, 0.2)) and not self.is_committing:
                 with contextlib.suppress(KafkaException):  # the group begins anew: what it had committed holds
                     reader.commit(asynchronous=True)
+                    self.is_committing = True
                 stop.wait(0.05)
         reader.close()
 
     def told(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        self.is_committing = False
         for place in places if error is None else ():
             if place.error is None and place.offset >= 0:
-                self.committed[place.partition] = max(place.offset, self.committed.get(place.partition, -1))
+                self.committed[place.partition] = place.offset
 
 
 @dataclass
