@@ -410,7 +410,7 @@ class Controller:
             asked.answered(refusal(asked.request, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _tell_notes(self, context: Context) -> None:
-        notes, context.notes = context.notes, []
+        notes = context.notes.take()
         for note in notes[:NOTES_TOLD]:
             log.info("controller: %s", note)
         if len(notes) > NOTES_TOLD:

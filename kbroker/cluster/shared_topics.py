@@ -512,8 +512,14 @@ class SharedTopics:
             if isinstance(outcome, NodeExists) and outcome.path == paths.topic_config_path(topic.name)
         ]
         # A node of configs without a topic is left of one that was deleted.
-        self._store.multi_many([_creation(topic, has_configs=True) for topic in again])
-        log.info("topics created by being named: %s", listed([topic.name for topic in topics], MOST_NAMES))
+        outcomes += self._store.multi_many([_creation(topic, has_configs=True) for topic in again])
+        made = [
+            topic.name
+            for topic, outcome in zip([*topics, *again], outcomes, strict=True)
+            if not isinstance(outcome, StoreError)
+        ]
+        if made:
+            log.info("topics created by being named: %s", listed(made, MOST_NAMES))
 
     # --- configs --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from kbroker.protocol.messages import Message
 from kbroker.replication.surroundings import ReplicaLog
 from kbroker.rules import follower
 from kbroker.rules.java_hash import java_string_hash
+from kbroker.rules.partition_notes import PartitionNotes
 
 log = logging.getLogger("kbroker.replication")
 
@@ -103,6 +104,7 @@ class Fetchers:
         self._work: deque[Callable[[], None]] = deque()
         self._wanted = threading.Condition()
         self._is_ended = False
+        self._notes = PartitionNotes()
         self.truncations = 0
         """How often a log was cut because of its leader."""
         self.beginnings = 0
@@ -158,6 +160,7 @@ class Fetchers:
             work()
         except Exception:
             log.exception("a follower's trouble")
+        self._tell_notes()
         return True
 
     def run(self) -> None:
@@ -172,6 +175,15 @@ class Fetchers:
             self._wanted.notify_all()
 
     # --- inside
+
+    def _tell_notes(self) -> None:
+        """Log what was noted, once nothing is left to do: many partitions often have the same trouble."""
+        if self._work:
+            return
+        with self._lock:
+            lines = self._notes.take()
+        for line in lines:
+            log.warning("%s", line)
 
     def _of(self, topic_partition: TopicPartition) -> _Followed:
         with self._lock:
@@ -274,10 +286,9 @@ class Fetchers:
         """Log trouble, once until it is another one or the partition has another leader."""
         if why and why != followed.reported:
             followed.reported = why
-            log.warning(
-                "%s: cannot follow leader %d of epoch %d now: %s",
-                followed.topic_partition, followed.leader_id, followed.leader_epoch, why,
-            )  # fmt: skip
+            text = f"cannot follow leader {followed.leader_id} of epoch {followed.leader_epoch} now: {why}"
+            with self._lock:
+                self._notes.add(text, followed.topic_partition)
 
     # --- asking the leader
 

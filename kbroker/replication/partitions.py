@@ -41,6 +41,7 @@ from kbroker.replication.surroundings import (
 )
 from kbroker.rules import in_sync as rules
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
+from kbroker.rules.partition_notes import PartitionNotes
 
 LOG = logging.getLogger(__name__)
 
@@ -358,18 +359,21 @@ class ReplicatedPartitions:
         """Fetch from the leaders of those partitions that this broker follows and whose leaders are alive."""
         if self._is_stopping:
             return
+        notes = PartitionNotes()
         for topic_partition in topic_partitions:
             replica = self._replicas.get(topic_partition)
             if replica is None or replica.log is None or replica.hosted.role is not Role.FOLLOWER:
                 continue
             hosted = replica.hosted
-            if replica.is_waiting:
-                LOG.warning(
-                    "%s: its leader %d in leader epoch %d is not among the live brokers that this one knows",
-                    topic_partition, hosted.leader, hosted.leader_epoch,
-                )  # fmt: skip
+            if hosted.leader == NOBODY:
+                notes.add("it has no leader now", topic_partition)
+            elif replica.is_waiting:
+                away = f"its leader {hosted.leader} is not among the live brokers that this one knows"
+                notes.add(away, topic_partition)
             else:
                 self._fetchers.start(topic_partition, replica.log, hosted.leader, hosted.leader_epoch)
+        for line in notes.take():
+            LOG.warning("%s", line)
 
     def _stop_refusal(self, stop: ToldStop) -> ErrorCode:
         """Return why a partition is not stopped; NONE if it is. One that is not here is stopped."""
@@ -518,7 +522,7 @@ class ReplicatedPartitions:
                 self._live,
             )
             if node_id != NOBODY:
-                LOG.info("%s: letting replica %d into the ISR %s", topic_partition, node_id, replica.in_sync.committed)
+                LOG.debug("%s: letting replica %d into the ISR %s", topic_partition, node_id, replica.in_sync.committed)
                 self._propose_locked(topic_partition, replica, rules.expand(replica.in_sync, node_id), followers)
 
     def _put_out(self, topic_partition: TopicPartition) -> None:

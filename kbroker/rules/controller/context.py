@@ -19,6 +19,7 @@ from kbroker.rules.controller.values import (
     ReplicaStatus,
     Topic,
 )
+from kbroker.rules.partition_notes import PartitionNotes
 
 NOTHING = Assignment(())
 
@@ -54,11 +55,12 @@ class Context:
         """Topics of `deleting` that cannot be deleted now."""
         self.missed: dict[int, dict[TopicPartition, None]] = {}
         """By broker that is away, partitions that were deleted meanwhile: a process that lives on has to be told."""
-        self.notes: list[str] = []
+        self.notes = PartitionNotes()
         """What the log is to say; whoever drives the rules takes it."""
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+    def note(self, text: str, partition: TopicPartition | None = None) -> None:
+        """Have the log say something, of a partition or in general."""
+        self.notes.add(text, partition)
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 

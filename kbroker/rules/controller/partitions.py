@@ -52,7 +52,7 @@ def _may_change(context: Context, partition: TopicPartition, target: PartitionSt
     status = context.partition_status.setdefault(partition, PartitionStatus.NON_EXISTENT)
     if status in PARTITION_CHANGES[target]:
         return True
-    context.note(f"{partition} cannot become {target.value}: it is {status.value}")
+    context.note(f"it cannot become {target.value}: it is {status.value}", partition)
     return False
 
 
@@ -64,7 +64,7 @@ def _create(context: Context, partitions: Sequence[TopicPartition], batch: Batch
         if online:
             wanted[partition] = PartitionState(online[0], 0, online, context.epoch)
         else:
-            context.note(f"{partition} gets no leader: none of its replicas is online")
+            context.note("it gets no leader: none of its replicas is online", partition)
     if not wanted:
         return []
     written: dict[TopicPartition, PartitionState] = yield CreateStates(wanted)
@@ -90,12 +90,14 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
         elected: dict[TopicPartition, Elected] = {}
         for partition in remaining:
             result = _elect(context, partition, kind, unclean)
-            if isinstance(result, str):
-                outcome[partition] = result
-                if kind is not Election.CONTROLLED_SHUTDOWN:  # the broker that stops goes on leading, and asks again
-                    context.note(f"{partition}: {result}")
-            else:
+            if isinstance(result, Elected):
                 elected[partition] = result
+                continue
+            outcome[partition] = (
+                result or f"Failed to elect leader for partition {partition} under strategy {kind.value}"
+            )
+            if kind is not Election.CONTROLLED_SHUTDOWN:  # the broker that stops goes on leading, and asks again
+                context.note(result or f"no replica can be elected, of strategy {kind.value}", partition)
         written: dict[TopicPartition, PartitionState] = {}
         if elected:
             written = yield WriteStates({partition: each.state for partition, each in elected.items()})
@@ -121,6 +123,7 @@ def read_again(context: Context, partitions: Iterable[TopicPartition]) -> Rule[N
 
 
 def _elect(context: Context, partition: TopicPartition, kind: Election, unclean: frozenset[str]) -> Elected | str:
+    """Return who leads from now on, or why nobody does; "" if no replica can."""
     state = context.states.get(partition)
     if state is None:
         return f"it has no state, and is {context.partition_status[partition].value}"
@@ -128,7 +131,7 @@ def _elect(context: Context, partition: TopicPartition, kind: Election, unclean:
         return f"its state is of a controller of a later epoch, {state.controller_epoch}"
     elected = elect(kind, context, partition, state, allows_unclean=partition.topic in unclean)
     if elected is None:
-        return f"Failed to elect leader for partition {partition} under strategy {kind.value}"
+        return ""
     return elected._replace(state=elected.state._replace(controller_epoch=context.epoch))
 
 

@@ -32,7 +32,7 @@ def _may_change(context: Context, replica: Replica, target: ReplicaStatus) -> bo
     status = context.status_of(replica)
     if status in REPLICA_CHANGES[target]:
         return True
-    context.note(f"replica {replica[1]} of {replica[0]} cannot become {target.value}: it is {status.value}")
+    context.note(f"replica {replica[1]} cannot become {target.value}: it is {status.value}", replica[0])
     return False
 
 
@@ -41,7 +41,7 @@ def _begin(context: Context, broker_id: int, partitions: Sequence[TopicPartition
         state = context.states.get(partition)
         if state is not None:
             if state.leader == broker_id:
-                context.note(f"replica {broker_id} of {partition} cannot be new: it leads")
+                context.note(f"replica {broker_id} cannot be new: it leads", partition)
                 continue
             batch.tell_roles([broker_id], partition, is_new=True)
         context.put_status((partition, broker_id), ReplicaStatus.NEW)
@@ -67,7 +67,7 @@ def _take_offline(context: Context, broker_id: int, partitions: Sequence[TopicPa
         elif partition not in context.states:
             batch.tell_metadata(context.brokers, [partition])
         else:
-            context.note(f"replica {broker_id} of {partition} could not be taken out of the ISR")
+            context.note(f"replica {broker_id} could not be taken out of the ISR", partition)
             continue
         context.put_status((partition, broker_id), ReplicaStatus.OFFLINE)
 

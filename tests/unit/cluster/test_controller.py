@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kbroker.cluster.controller_requests import ControlledShutdown
@@ -78,6 +80,16 @@ def test_the_last_member_of_an_isr_stays_in_it_and_leads_again_when_it_is_back(c
     cluster.settle()
     assert cluster.state("t")[:3] == (2, 3, (2,))
     assert cluster.members[2].told.roles[TopicPartition("t", 0)].leader == 2
+
+
+def test_one_line_says_which_partitions_have_no_leader(
+    cluster: ControlCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cluster.create("t", (2,), (3, 2), (2,))
+    cluster.lose(2)
+    found = [record.message for record in caplog.records if "no replica can be elected" in record.message]
+    assert found == ["controller: t-0, t-2: no replica can be elected, of strategy offline"]
 
 
 def test_an_unclean_election_is_held_only_where_it_is_allowed(cluster: ControlCluster) -> None:

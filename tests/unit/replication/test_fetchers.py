@@ -87,10 +87,10 @@ class Bench:
         self.fetchers = Fetchers(7, [self.engine], self.peers, FetcherOptions(backoff_ms=0))
         self.homes: list[LogHome] = []
 
-    def log(self, name: str) -> Log:
+    def log(self, name: str, topic_partition: TopicPartition = ORDERS) -> Log:
         path = self.path / name
         path.mkdir()
-        self.homes.append(LogHome(path, options=self.options))
+        self.homes.append(LogHome(path, options=self.options, topic_partition=topic_partition))
         log = self.homes[-1].create()
         log.open()
         return log
@@ -261,6 +261,20 @@ def test_a_damaged_batch_is_not_appended_and_comes_again_whole(bench: Bench, cap
     assert len(told) == 2, "once for the answer with three batches, once for the last one alone"
     bench.leader.damage = bytes
     bench.catch_up(follower, leader)
+
+
+def test_one_line_says_what_many_partitions_have_met(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for each in (ORDERS, TopicPartition("orders", 1), TopicPartition("orders", 2)):
+        leader, follower = bench.log(f"leader-{each}", each), bench.log(f"follower-{each}", each)
+        bench.leader.lead(each.topic, each.partition_id, leader, 1)
+        follower.follow(2)
+        bench.fetchers.start(each, follower, NODE, 2)
+    bench.turn(10)
+    (line,) = [record.message for record in caplog.records if "UNKNOWN_LEADER_EPOCH" in record.message]
+    named, _, why = line.partition(": ")
+    assert sorted(named.split(", ")) == ["orders-0", "orders-1", "orders-2"]
+    assert why == f"cannot follow leader {NODE} of epoch 2 now: its leader answers UNKNOWN_LEADER_EPOCH"
+    bench.fetchers.stop([TopicPartition("orders", 1), TopicPartition("orders", 2)])
 
 
 def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_the_first_fetch(bench: Bench) -> None:
