@@ -102,7 +102,11 @@ class Endings:
             _log_marker(ending, partition, "is refused", error)
         else:
             if error not in QUIET:
-                _log_marker(ending, partition, "will be tried again", error)
+                with shard.lock:
+                    is_known = (partition, error) in ending.reported
+                    ending.reported.add((partition, error))
+                if not is_known:
+                    _log_marker(ending, partition, "is tried until it is written", error)
             self._retry_later(shard, functools.partial(self._write_marker, shard, ending, partition))
 
     def _complete(self, shard: TransactionShard, ending: Ending) -> None:

@@ -150,7 +150,8 @@ class MarkerSender:
             node = self._nodes[node_id]
             entries, node.under_way = node.under_way or {}, None
         if isinstance(answer, PeerError):
-            LOG.warning("%d markers could not be written: %s", len(entries), answer)
+            if entries:
+                LOG.warning("%d markers could not be written: %s", len(entries), answer)
             self._tell((entry, ErrorCode.NETWORK_EXCEPTION) for entry in entries.values())
         else:
             assert isinstance(answer, M.WriteTxnMarkersResponse)

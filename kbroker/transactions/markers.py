@@ -54,7 +54,7 @@ SETTLED = frozenset(
 class Ending:
     """A transaction whose markers are being written. Guarded by its shard's lock."""
 
-    __slots__ = ("marker", "remaining", "transaction", "transit")
+    __slots__ = ("marker", "remaining", "reported", "transaction", "transit")
 
     def __init__(self, transaction: Transaction, transit: Transit, marker: Marker):
         self.transaction = transaction
@@ -63,3 +63,5 @@ class Ending:
         self.marker = marker
         self.remaining = set(transaction.partitions)
         """Partitions that wait for their marker."""
+        self.reported: set[tuple[TopicPartition, ErrorCode]] = set()
+        """Why markers had to be tried again, as far as the log says it already."""

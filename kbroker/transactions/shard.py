@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from kbroker.errors import ErrorCode
 from kbroker.room import Room
-from kbroker.rules.transaction import Transaction, Transit
+from kbroker.rules.transaction import Transaction, TransactionState, Transit
 from kbroker.state_log.append_errors import COORDINATOR_ERRORS
 from kbroker.state_log.shards import Shard
 from kbroker.state_log.state_partition import Phase, StatePartition
@@ -31,7 +31,7 @@ _STORE_ERRORS = COORDINATOR_ERRORS | {
 class TransactionShard(Shard):
     """The transactional ids whose records are in one partition. `lock` guards all of it and the order of appends."""
 
-    __slots__ = ("_made_by", "_room", "endings", "lock", "partition", "transactions", "waiting")
+    __slots__ = ("_failing", "_made_by", "_room", "endings", "lock", "partition", "transactions", "waiting")
 
     def __init__(self, partition: StatePartition, room: Room):
         self.partition = partition
@@ -44,6 +44,8 @@ class TransactionShard(Shard):
         self._room = room
         self._made_by: dict[str, str] = {}
         """The host of the client that created an id, by transactional id; ids loaded from the log are not in it."""
+        self._failing: dict[str, tuple[TransactionState, ErrorCode]] = {}
+        """The last change of a transactional id that was logged as failed, until one is stored."""
 
     # --- life --------------------------------------------------------------------------------------------
     def load(self, load_buffer_bytes: int, take_up: Callable[[Iterable[Transaction]], None]) -> None:
@@ -75,7 +77,7 @@ class TransactionShard(Shard):
             self.partition.end()
             for host in self._made_by.values():
                 self._room.gone(host)
-            self.transactions, self.endings, self._made_by = {}, {}, {}
+            self.transactions, self.endings, self._made_by, self._failing = {}, {}, {}, {}
 
     def add(self, transaction: Transaction, host: str) -> None:
         """Add a new id, created by a client of that host. The caller holds the lock."""
@@ -86,6 +88,7 @@ class TransactionShard(Shard):
     def _remove(self, transactional_id: str) -> None:
         if self.transactions.pop(transactional_id, None) is None:
             return
+        self._failing.pop(transactional_id, None)
         host = self._made_by.pop(transactional_id, None)
         if host is not None:
             self._room.gone(host)
@@ -131,10 +134,14 @@ class TransactionShard(Shard):
             return ErrorCode.NOT_COORDINATOR  # the next coordinator goes by what it finds in the log
         if not error:
             transaction.stored(transit)
+            self._failing.pop(transaction.transactional_id, None)
             return ErrorCode.NONE
-        LOG.warning(
-            "transactional id %r could not become %s: %s", transaction.transactional_id, transit.state, error.name
-        )
+        failure = (transit.state, error)
+        if self._failing.get(transaction.transactional_id) != failure:  # it is tried again and again
+            self._failing[transaction.transactional_id] = failure
+            LOG.warning(
+                "transactional id %r could not become %s: %s", transaction.transactional_id, transit.state, error.name
+            )
         if not keep_pending:
             transaction.not_stored(transit)
         return _STORE_ERRORS.get(error, error)

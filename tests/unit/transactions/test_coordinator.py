@@ -332,6 +332,27 @@ def test_an_abort_that_cannot_be_written_is_tried_at_the_next_look(home: Home) -
     assert home.markers.written[0][1].producer_epoch == who[1] + 1
 
 
+def test_what_fails_again_and_again_is_logged_once(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    who = home.producer(timeout_ms=5_000)
+    home.add(who, A)
+    for _ in range(2):
+        home.replica.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        for _ in range(5):
+            home.advance(10_000)
+        home.replica.refuse = None
+        home.markers.refuse = {A: [ErrorCode.NOT_ENOUGH_REPLICAS] * 3}
+        for _ in range(5):
+            home.advance(10_000)
+        assert home.state() == "CompleteAbort"
+        told = [record.message for record in caplog.records]
+        assert told == [
+            "transactional id 'id' could not become PrepareAbort: NOT_ENOUGH_REPLICAS",
+            f"the marker of transactional id 'id' for {A} is tried until it is written: NOT_ENOUGH_REPLICAS",
+        ]
+        caplog.clear()
+        home.add(home.producer(timeout_ms=5_000), A)
+
+
 @pytest.mark.parametrize("set_by_ms", [-86_400_000, -3_600_000, 3_600_000, 86_400_000])
 def test_a_transaction_is_as_old_as_it_is_whatever_the_clock_is_set_to(home: Home, set_by_ms: int) -> None:
     who = home.producer(timeout_ms=15_000)

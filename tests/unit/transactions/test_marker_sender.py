@@ -191,6 +191,16 @@ def test_without_a_leader_nothing_is_sent(bench: Bench, leader: int | None, told
     assert bench.listen() == [(A, told)] and bench.peers.sent == []
 
 
+def test_a_connection_that_breaks_without_a_marker_is_not_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.write(A)
+    bench.leaders[A] = THIRD
+    bench.sender.metadata_changed()
+    bench.peers.take().fail()
+    assert not caplog.records
+
+
 def test_nobody_waits_for_a_broker_that_leads_no_more(bench: Bench) -> None:
     """A broker that is paused answers only after the request has timed out."""
     bench.write(A)
