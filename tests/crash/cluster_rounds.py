@@ -73,6 +73,31 @@ class Faults:
     def kill_all(self) -> None:
         self.cluster.kill(*self.cluster.nodes)
 
+    def kill_in_order(self) -> None:
+        """Kill all brokers, one after the other, and start all but the last again: none of them may lead what only the
+        last one had in sync. Other faults end before: brokers could not start."""
+        self.cluster.heal()
+        *first, last = self.chance.sample(list(self.cluster.nodes), len(self.cluster.nodes))
+        for one in first:
+            self.cluster.kill(one)
+            time.sleep(self.chance.choice((0.0, 0.5)))
+        self.await_isr([last])
+        time.sleep(0.5)
+        self.cluster.kill(last)
+        self.cluster.start(first)
+        deadline = time.monotonic() + MOVED_S
+        while self.cluster.leader(TOPIC) not in first and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def await_isr(self, expected: list[int]) -> None:
+        """Wait until a topic's first partition has this ISR, but not for long."""
+        deadline = time.monotonic() + MOVED_S
+        while time.monotonic() < deadline:
+            found = next((one for one in tree.partitions(self.cluster.tree()) if one[:2] == (TOPIC, 0)), None)
+            if found is not None and found.state is not None and found.state["isr"] == expected:
+                return
+            time.sleep(0.1)
+
     def stop_broker(self) -> None:
         node = self.cluster.nodes[self.any()]
         if node.is_running and not node.is_paused:
@@ -125,7 +150,7 @@ OF_NETWORK = (
 )  # fmt: skip
 OF_PROCESSES = (
     "kill_broker", "kill_controller", "kill_leader", "kill_all", "stop_broker", "pause_broker", "fill_disk",
-    "kill_zookeeper", "pause_zookeeper",
+    "kill_zookeeper", "pause_zookeeper", "kill_in_order",
 )  # fmt: skip
 FAULTS = (*OF_PROCESSES, *OF_NETWORK)
 OF_CLIENTS = ("kill_client", "hold_client", "replace_held_client")
@@ -198,6 +223,7 @@ class Round:
         self.result.wrong += self.records.check()
         self.cluster.await_settled()
         self.result.wrong += at_rest(self.cluster)
+        self.result.wrong += own_faults(self.cluster)
 
     def do_some(self, faults: Sequence[str]) -> None:
         """Do up to three faults, most of them to brokers, and heal all of them after a while."""
@@ -277,6 +303,17 @@ def damaged_files(cluster: Cluster, node_id: int) -> list[str]:
     return [f"broker {node_id}: {line}" for line in (done.stdout + done.stderr).splitlines()] if done.returncode else []
 
 
+def own_faults(cluster: Cluster) -> list[str]:
+    """Return what kbrokers have printed that no fault from outside may bring about."""
+    return [
+        f"broker {node.node_id}: {line}"
+        for node in cluster.nodes.values()
+        if node.kind == "kbroker"
+        for line in node.output.splitlines()
+        if any(one in line for one in ("Traceback (most recent call last)", "was never awaited", " CRITICAL "))
+    ]
+
+
 def run(
     seed: int, *, brokers: Sequence[str] = ("kafka",) * 3, seconds: float = 12, faults: Sequence[str] = FAULTS,
     plant: str | None = None, keep: Path | None = None,
@@ -309,7 +346,7 @@ def kept(cluster: Cluster, folder: Path, place: Path) -> None:
     for node in cluster.nodes.values():
         shutil.copy(node.folder / "output.txt", place / f"broker-{node.node_id}.txt")
         shutil.copytree(node.data, place / f"data-{node.node_id}", dirs_exist_ok=True)
-    if cluster.zookeeper.process is not None and cluster.zookeeper.process.poll() is None:
+    if cluster.has_zookeeper:
         nodes = {path: node.data.decode(errors="replace") for path, node in cluster.tree().items()}
         (place / "tree.json").write_text(json.dumps(nodes, indent=1))
 

@@ -35,7 +35,8 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize(("plant", "fault"), [("acks=1", "isolate_leader"), ("unclean", "kill_in_order")])
 @pytest.mark.parametrize("brokers", [KAFKAS, pytest.param(KBROKERS, marks=AS_MEMBER)], ids="-".join)
-def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...]) -> None:
-    result = run(1, brokers=brokers, seconds=4, faults=["isolate_leader"], plant="acks=1")
+def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...], plant: str, fault: str) -> None:
+    result = run(1, brokers=brokers, seconds=4, faults=[fault], plant=plant)
     assert any("crash-" in line and "plain" in line for line in result.wrong), result

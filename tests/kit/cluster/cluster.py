@@ -100,14 +100,20 @@ class Cluster:
         with self.entered():
             return self.zookeeper.nodes()
 
+    @property
+    def has_zookeeper(self) -> bool:
+        """Whether ZooKeeper's process is there."""
+        return self.zookeeper.process is not None and self.zookeeper.process.poll() is None
+
     def controller(self) -> int:
-        """Return the id of the controller, -1 if there is none."""
-        node = self.tree().get("/controller")
+        """Return the id of the controller, -1 if there is none or ZooKeeper is away."""
+        node = self.tree().get("/controller") if self.has_zookeeper else None
         return int(json.loads(node.data)["brokerid"]) if node is not None else -1
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Return the id of a partition's leader by ZooKeeper, -1 if it has none."""
-        state = self.tree().get(f"/brokers/topics/{topic}/partitions/{partition}/state")
+        """Return the id of a partition's leader by ZooKeeper, -1 if it has none or ZooKeeper is away."""
+        path = f"/brokers/topics/{topic}/partitions/{partition}/state"
+        state = self.tree().get(path) if self.has_zookeeper else None
         return int(json.loads(state.data)["leader"]) if state is not None else -1
 
     # --- faults -------------------------------------------------------------------------------------------
@@ -156,7 +162,7 @@ class Cluster:
                 node.resume()
             if self.disk:
                 self.free_disk(node.node_id)
-        if self.zookeeper.process is None or self.zookeeper.process.poll() is not None:
+        if not self.has_zookeeper:
             self.zookeeper.start()
         self.start([node.node_id for node in self.nodes.values() if not node.is_running])
 
@@ -218,7 +224,7 @@ class Cluster:
                     node.kill()
             node._lifeline.cut()
             node._reserved.release()
-        if self.zookeeper.process is not None and self.zookeeper.process.poll() is None:
+        if self.has_zookeeper:
             self.zookeeper.kill()
         self.zookeeper._lifeline.cut()
         self.network.__exit__(None, None, None)
