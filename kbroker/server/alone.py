@@ -84,5 +84,5 @@ class Alone:
     def take_config(self, config: BrokerConfig) -> None:
         """No-op: nothing here is changed while the broker runs."""
 
-    def is_ready(self) -> bool:
-        return True
+    def problems(self) -> list[str]:
+        return []

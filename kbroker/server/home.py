@@ -94,6 +94,6 @@ class Home(Protocol):
         """Take the partitions in a failed log directory offline."""
         ...
 
-    def is_ready(self) -> bool:
-        """Whether nothing is amiss with this broker's place in the cluster."""
+    def problems(self) -> list[str]:
+        """Return what is amiss with this broker's place in the cluster, for `/ready`."""
         ...

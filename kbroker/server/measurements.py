@@ -41,6 +41,7 @@ def observe(
     groups: GroupCoordinator,
     transactions: TransactionCoordinator,
     is_ready: Callable[[], bool],
+    problems: Callable[[], list[str]],
     clock: Clock,
     most_lags: int,
     measure_member: Callable[[], Iterator[Sample]] | None,
@@ -76,7 +77,7 @@ def observe(
         full = [
             f"log directory {path} is full: no space is left, nothing can be produced" for path in logs.full_directories
         ]
-        return health() + full
+        return health() + problems() + full
 
     routes = {"/metrics": metrics_route(registry), "/health": problems_route(health), "/ready": problems_route(ready)}
     return HttpServer(*address, routes)

@@ -24,7 +24,7 @@ from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from kbroker.metrics.registry import Sample
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
-from kbroker.replication.partitions import Hosted, ReplicatedPartitions
+from kbroker.replication.partitions import Hosted, ReplicatedPartitions, Role
 from kbroker.replication.surroundings import RoleListeners
 from kbroker.server.controlled_shutdown import HandOver, hand_over
 from kbroker.server.controller_channel import ControllerChannel, endpoints_on
@@ -317,13 +317,19 @@ class Member:
         assert self.partitions is not None
         return measure_member(self.cluster, self.partitions, self._fetchers, self._logs)
 
-    def is_ready(self) -> bool:
-        """Whether the controller has told this broker of itself, and no partition here is under-replicated."""
-        image = self.cluster.image
-        if self.node_id not in image.brokers:
-            return False
-        hosted = () if self.partitions is None else self.partitions.all().values()
-        return all(len(each.isr) >= len(each.replicas) for each in hosted)
+    def problems(self) -> list[str]:
+        """Return what is amiss: the controller has not told this broker of itself, or replicas are not in sync."""
+        if self.node_id not in self.cluster.image.brokers:
+            return ["no controller has told this broker yet that it is in the cluster"]
+        hosted = {} if self.partitions is None else self.partitions.all()
+        lacking = sum(self._lacks_replicas(at, each) for at, each in hosted.items())
+        return [f"{lacking} of the partitions here have replicas that are not in sync"] if lacking else []
+
+    def _lacks_replicas(self, at: TopicPartition, hosted: Hosted) -> bool:
+        """Return whether a partition is under-replicated. A follower hears of later ISRs by the metadata only."""
+        known = self.cluster.image.partition(at)
+        isr = hosted.isr if hosted.role is Role.LEADER or known is None else known.isr
+        return len(isr) < len(hosted.replicas)
 
 
 class _Sessions:

@@ -280,12 +280,15 @@ def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_nex
 
 
 def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replicated(members: Members) -> None:
-    def status(broker: WholeBroker) -> int:
+    def ready(broker: WholeBroker) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{broker.broker._http.address[1]}/ready") as answer:
-                return int(answer.status)
+                return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code
+            return error.code, error.read().decode()
+
+    def status(broker: WholeBroker) -> int:
+        return ready(broker)[0]
 
     one = members.start(1, kbroker__http__address="127.0.0.1:0")
     members.start(2)
@@ -307,6 +310,10 @@ def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replica
     await_that(lambda: status(one) == 503)
     await_that(lambda: metrics()["kbroker_under_replicated_partitions"] == 4)
     assert metrics()["kbroker_under_min_isr_partitions"] == metrics()["kbroker_offline_partitions"] == 0
+    assert "4 of the partitions here have replicas that are not in sync" in ready(one)[1]
+    two = members.start(2, kbroker__http__address="127.0.0.1:0")
+    await_that(lambda: status(one) == 200)
+    await_that(lambda: status(two) == 200)  # it follows, and was told its roles before it was in sync
 
 
 def test_a_member_whose_inter_broker_listener_the_others_lack_is_refused(members: Members) -> None:
