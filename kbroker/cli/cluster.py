@@ -1,6 +1,7 @@
-"""Show how a cluster is; take over the topics and settings of a Kafka from its ZooKeeper, and give them back.
+"""Show how a cluster is; carry the topics and settings of a stopped broker into a ZooKeeper, and back.
 
-For taking over and giving back, both brokers are stopped. docs/MIGRATION.md goes through it step by step.
+docs/CLUSTER.md goes through it for a broker that joins a cluster, docs/MIGRATION.md for a broker that takes turns with
+an Apache Kafka.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
     add_cluster(status)
     args.add_json(status)
-    importing = actions.add_parser("import", help="from Kafka's ZooKeeper into the log directory of a broker")
-    exporting = actions.add_parser("export", help="back into a ZooKeeper, for Kafka to go on")
+    importing = actions.add_parser(
+        "import", help="from a ZooKeeper into the log directory of a broker that goes on alone"
+    )
+    exporting = actions.add_parser(
+        "export", help="into a ZooKeeper, where kbroker or Kafka goes on as a member of a cluster"
+    )
     for action in (importing, exporting):
         action.add_argument(
             "-z", "--zookeeper", required=True, metavar="HOST:PORT[/CHROOT]",

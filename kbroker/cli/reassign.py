@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    racks = _allowed_racks(admin, arguments.on, arguments.without)
+    registered = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
+    racks = _allowed_racks(registered, arguments.on, arguments.without)
     placed = _placed(admin, arguments.topic)
+    if arguments.on is None:
+        _check_all_there(placed, registered, arguments.without)
     moves = plan_moves(placed, racks, replication_factor=arguments.replication_factor)
     plan = {move.placed.partition: move.replicas for move in moves}
     if arguments.output is not None:
@@ -98,8 +101,9 @@ def _plan(admin: AdminClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _allowed_racks(admin: AdminClient, on: Sequence[int] | None, without: Sequence[int]) -> dict[int, str | None]:
-    there = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
+def _allowed_racks(
+    there: Mapping[int, str | None], on: Sequence[int] | None, without: Sequence[int]
+) -> dict[int, str | None]:
     unknown = sorted(set(on or ()) - there.keys())
     if unknown:
         raise KbrokerError(
@@ -109,6 +113,16 @@ def _allowed_racks(admin: AdminClient, on: Sequence[int] | None, without: Sequen
     if not allowed:
         raise KbrokerError("no broker is left that may have replicas")
     return allowed
+
+
+def _check_all_there(placed: Iterable[Placed], there: Collection[int], without: Collection[int]) -> None:
+    """Raise KbrokerError if a broker that is away has replicas: the plan would take all of them from it."""
+    away = sorted({each for at in placed for each in at.replicas} - set(there) - set(without))
+    if away:
+        raise KbrokerError(
+            f"broker {away[0]} has replicas and is not in the cluster now: start it again, or give --without {away[0]} "
+            "if it is not to come back"
+        )
 
 
 def _placed(admin: AdminClient, chosen: Sequence[Chosen]) -> list[Placed]:

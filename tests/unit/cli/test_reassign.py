@@ -1,4 +1,4 @@
-"""Plans as files."""
+"""Plans as files, and when none is made."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from kbroker.cli.reassign import _decoded, _encoded
+from kbroker.cli.reassign import _check_all_there, _decoded, _encoded
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
+from kbroker.rules.rebalance import Placed
 
 ROW = '{"topic": "t", "partition": 0, "replicas": [1]}'
 
@@ -36,3 +37,11 @@ def test_what_kafka_s_tool_writes_is_read() -> None:
 def test_what_is_no_plan_is_refused(text: str, problem: str) -> None:
     with pytest.raises(KbrokerError, match=problem):
         _decoded("p", text)
+
+
+def test_a_broker_that_is_only_away_keeps_its_replicas() -> None:
+    placed = [Placed(TopicPartition("views", 0), (1, 2), 0), Placed(TopicPartition("views", 1), (2, 3), 0)]
+    with pytest.raises(KbrokerError, match=r"broker 3 has replicas and is not in the cluster now.*--without 3"):
+        _check_all_there(placed, [1, 2], [])
+    _check_all_there(placed, [1, 2], [3])
+    _check_all_there(placed, [1, 2, 3], [])
