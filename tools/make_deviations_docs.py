@@ -10,12 +10,13 @@ import generated_page
 sys.path.insert(0, str(generated_page.DOCS.parent))
 
 from kbroker.protocol.api import SERVED
+from tests.oracle.cluster_deviations import IN_CLUSTERS
 from tests.oracle.deviations import DEVIATIONS, Deviation
 from tests.oracle.other_deviations import OTHERS
 
 HEAD = """# Where kbroker differs from Apache Kafka
 
-Made by `make docs` from `tests/oracle/deviations.py` and `other_deviations.py`; do not edit.
+Made by `make docs` from `tests/oracle/deviations.py`, `cluster_deviations.py` and `other_deviations.py`; do not edit.
 
 The same requests go to Apache Kafka 3.9.1 and to kbroker, for every API at every version that is served, with what
 works and with every error that Kafka can give there on a single broker (`tests/oracle/errors.py` lists them). The
@@ -26,6 +27,10 @@ one that is gone.
 In the same way the nodes of the coordination store are compared with those that Apache Kafka 3.9.1 keeps in a real
 ZooKeeper (`tests/oracle/test_znodes.py`), and the files of stopped brokers byte for byte
 (`tests/oracle/test_files.py`).
+
+For clusters, one history goes to three Apache Kafkas, to three kbrokers and to clusters of both, and must leave the
+same nodes and logs (`tests/oracle/test_cluster_tree.py`); controllers must tell brokers the same, and brokers must give
+the same answers to each other (`tests/oracle/test_cluster_control.py`).
 """
 TEST = "tests/oracle/test_answers.py::test_kbroker_answers_as_kafka_does"
 
@@ -47,10 +52,11 @@ def sections() -> Iterator[str]:
             tests = ", ".join(f"`{scenario.split('.')[1]}`" for scenario in one.scenarios)
             text = f"- {one.what}{versions(one)} *Why:* {one.why} *Scenario:* {tests}."
             yield generated_page.wrapped(text)
-    yield "\n## Other\n"
-    for other in OTHERS:
-        text = f"- **{other.subject}**: {other.what} *Why:* {other.why} *Test:* `{other.test}`."
-        yield generated_page.wrapped(text)
+    for heading, others in (("In a cluster", IN_CLUSTERS), ("Other", OTHERS)):
+        yield f"\n## {heading}\n"
+        for other in others:
+            text = f"- **{other.subject}**: {other.what} *Why:* {other.why} *Test:* `{other.test}`."
+            yield generated_page.wrapped(text)
 
 
 def document() -> str:

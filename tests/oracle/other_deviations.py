@@ -539,27 +539,4 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "What is right is printed word for word as Kafka does; what is wrong should be found by scripts.",
         "tests/compat/test_dump_log.py::test_both_print_the_same",
     ),
-    OtherDeviation(
-        "LeaderAndIsr: a leader that the metadata does not know",
-        "The broker follows, without a leader to fetch from, in the epoch that it was told; it begins to fetch when "
-        "UpdateMetadata tells of the leader. Kafka makes the log, and keeps the role and the epoch that it had. So "
-        "StopReplica of an older epoch is then FENCED_LEADER_EPOCH here.",
-        "A broker that leads no more stops at once to take records that nobody would keep.",
-        "tests/unit/replication/test_roles.py::test_a_leader_that_the_metadata_does_not_know_is_fetched_from_once_it_does",
-    ),
-    OtherDeviation(
-        "LeaderAndIsr: a disk that refuses a role",
-        "Only the failure of the log's directory keeps a replica offline. A role that a full disk refused may be told "
-        "again in the same epoch, and a follower takes it by itself once there is room. Kafka refuses both until its "
-        "next start.",
-        "The controller does not tell a role again by itself; a full disk is a matter of minutes.",
-        "tests/unit/replication/test_roles.py::test_a_follower_takes_the_role_that_a_full_disk_refused_once_there_is_room",
-    ),
-    OtherDeviation(
-        "AlterPartition: a change of the ISR whose answer was lost",
-        "Is settled by UpdateMetadata of the same leader epoch and a later partition epoch too. In Kafka a leader that "
-        "was answered INVALID_UPDATE_VERSION waits for LeaderAndIsr, which may never come.",
-        "The controller alone writes states, so a later one of the same leader epoch is the committed one.",
-        "tests/unit/replication/test_in_sync_changes.py::test_a_proposal_whose_answer_was_lost_is_settled_by_the_metadata",
-    ),
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.kit import build
 from tests.oracle import deviations, scenarios
 from tests.oracle.answers import differences
+from tests.oracle.cluster_deviations import IN_CLUSTERS
 from tests.oracle.deviations import DEVIATIONS
 from tests.oracle.errors import ERRORS
 from tests.oracle.matrix import Case, Matrix
@@ -77,7 +78,7 @@ def test_deviations_name_scenarios_that_are_there() -> None:
 
 
 def test_other_deviations_have_a_test() -> None:
-    for other in OTHERS:
+    for other in (*IN_CLUSTERS, *OTHERS):
         path, _, name = other.test.partition("::")
         assert f"def {name}(" in (build.ROOT / path).read_text(), other.test
 

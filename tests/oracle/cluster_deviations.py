@@ -1,0 +1,138 @@
+"""Where kbroker differs on purpose from Apache Kafka 3.9.1 as a member of a cluster in ZooKeeper, or as its controller.
+
+A part of docs/DEVIATIONS.md.
+"""
+
+from __future__ import annotations
+
+from tests.oracle.deviation import OtherDeviation
+
+IN_CLUSTERS: tuple[OtherDeviation, ...] = (
+    OtherDeviation(
+        "What only KRaft controllers send",
+        "`is_kraft_controller` and `type` of LeaderAndIsr, StopReplica and UpdateMetadata are not looked at. A kbroker "
+        "does not join a cluster on its way to KRaft.",
+        "There is no KRaft here.",
+        "tests/unit/replication/test_roles.py::test_a_full_request_of_a_zookeeper_controller_stops_nothing_that_it_does_not_name",
+    ),
+    OtherDeviation(
+        "Requests between brokers at a broker that is alone",
+        "LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, AlterPartition and AllocateProducerIds "
+        "are CLUSTER_AUTHORIZATION_FAILED.",
+        "Nobody may move the partitions of a broker that has no cluster.",
+        "tests/unit/server/handlers/test_between_brokers.py::test_nobody_directs_a_broker_that_is_alone",
+    ),
+    OtherDeviation(
+        "A broker that was killed",
+        "Is taken for dead by the controller as soon as a connection to it breaks and its port refuses, and a "
+        "controller is deposed by whoever sees that. Kafka waits for the end of the session.",
+        "The gap is a part of a second in place of many seconds; REPLICATION.md says why this is safe.",
+        "tests/unit/cluster/test_controller_requests.py::test_a_broker_whose_port_refuses_is_replaced_before_its_session_ends",
+    ),
+    OtherDeviation(
+        "The controller: what brokers are told",
+        "Requests that wait behind another one for the same broker are put together, so a state that a later one "
+        "replaces may never be told. Kafka sends each.",
+        "A broker that is slow gets one request in place of thousands.",
+        "tests/oracle/test_cluster_control.py::test_a_controller_tells_brokers_what_apache_kafka_tells_them",
+    ),
+    OtherDeviation(
+        "The controller: a broker without the inter-broker listener",
+        "Is not used: its replicas count as offline, with a line in the log. In Kafka the controller fails at "
+        "every change of brokers from then on.",
+        "One wrong setting must not stop a cluster.",
+        "tests/unit/cluster/test_controller_requests.py::test_a_broker_without_the_listener_of_brokers_is_not_used",
+    ),
+    OtherDeviation(
+        "AlterPartition: who may be in an ISR",
+        "Only the leader is obeyed, only replicas of the partition may be in it, and only in the life in which "
+        "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. Kafka "
+        "checks none of it in ZooKeeper mode, where epochs are -1.",
+        "A replica that came back with an empty disk must not be let in by what it had before.",
+        "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
+    ),
+    OtherDeviation(
+        "CreateTopics, CreatePartitions and DeleteTopics at another broker than the controller",
+        "NOT_CONTROLLER comes without a text. An assignment that cannot be is refused under validate_only too; "
+        "Kafka only looks at its shape there.",
+        "Clients go by the code. What is validated is what would be done.",
+        "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
+    ),
+    OtherDeviation(
+        "Joining",
+        "A broker does not register if it lacks a listener that all others have, if others lack its inter-broker or "
+        "control-plane listener, or if one of its addresses is another broker's. Kafka looks at addresses only.",
+        "A wrong registration harms the whole cluster.",
+        "tests/unit/cluster/test_membership.py::test_a_missing_inter_broker_listener_is_refused_before_the_registration",
+    ),
+    OtherDeviation(
+        "A registration that somebody removed",
+        "Is made again at once, with a new broker epoch. A Kafka stays away until its next start.",
+        "It was a mistake.",
+        "tests/unit/cluster/test_membership.py::test_a_registration_that_somebody_removes_is_made_again",
+    ),
+    OtherDeviation(
+        "Nodes: /brokers/ids",
+        "A kbroker's has a field `kbroker` with its version, by which kbrokers know each other. Kafka does not "
+        "read it.",
+        "Among kbrokers more is served than Kafka 3.9 can.",
+        "tests/unit/cluster/test_membership.py::test_a_second_broker_is_noticed_and_a_kafka_is_none_of_ours",
+    ),
+    OtherDeviation(
+        "Nodes: /config/groups",
+        "Settings of consumer groups (KIP-848) stand there, in a cluster of kbrokers only. Kafka in ZooKeeper "
+        "mode has none.",
+        "As Kafka 4.3 has them in KRaft.",
+        "tests/unit/cluster/test_shared_topics.py::test_groups_have_configs_only_among_kbrokers",
+    ),
+    OtherDeviation(
+        "Nodes: /latest_producer_id_block",
+        "A member has a block of ids before the first producer asks. Kafka asks for it then.",
+        "The first producer does not wait.",
+        "tests/unit/cluster/test_producer_ids.py::test_the_next_block_is_asked_for_ahead",
+    ),
+    OtherDeviation(
+        "Internal topics in a small cluster",
+        "Their replication factor is the number of brokers, where that is smaller and the setting is not given. "
+        "Kafka does not make the topic before there are as many brokers as the setting says.",
+        "One broker with a ZooKeeper works without settings, as one without.",
+        "tests/unit/cluster/test_shared_topics.py::test_internal_topics_are_sized_to_the_cluster_unless_their_size_was_given",
+    ),
+    OtherDeviation(
+        "num.replica.fetchers",
+        "Is the number of threads that fetch; each serves all leaders, and sends each leader one Fetch at a time. "
+        "In Kafka there are as many threads for each leader.",
+        "A thread here waits for many sockets.",
+        "tests/unit/replication/test_fetchers.py::test_partitions_are_spread_over_the_fetchers",
+    ),
+    OtherDeviation(
+        "Followers: offsets and epochs that leap",
+        "A batch behind a gap of offsets, or of a newer epoch, is appended only when the next batch follows on, or "
+        "when it comes again as the first of an answer. Kafka believes the leader.",
+        "No CRC covers the first 12 bytes of a batch: one flipped bit at the leader would be copied to all replicas.",
+        "tests/unit/storage/test_append_as_follower.py::test_a_batch_that_leaps_is_appended_only_if_the_next_one_follows_on",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: a leader that the metadata does not know",
+        "The broker follows, without a leader to fetch from, in the epoch that it was told; it begins to fetch when "
+        "UpdateMetadata tells of the leader. Kafka makes the log, and keeps the role and the epoch that it had. So "
+        "StopReplica of an older epoch is then FENCED_LEADER_EPOCH here.",
+        "A broker that leads no more stops at once to take records that nobody would keep.",
+        "tests/unit/replication/test_roles.py::test_a_leader_that_the_metadata_does_not_know_is_fetched_from_once_it_does",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: a disk that refuses a role",
+        "Only the failure of the log's directory keeps a replica offline. A role that a full disk refused may be told "
+        "again in the same epoch, and a follower takes it by itself once there is room. Kafka refuses both until its "
+        "next start.",
+        "The controller does not tell a role again by itself; a full disk is a matter of minutes.",
+        "tests/unit/replication/test_roles.py::test_a_follower_takes_the_role_that_a_full_disk_refused_once_there_is_room",
+    ),
+    OtherDeviation(
+        "AlterPartition: a change of the ISR whose answer was lost",
+        "Is settled by UpdateMetadata of the same leader epoch and a later partition epoch too. In Kafka a leader that "
+        "was answered INVALID_UPDATE_VERSION waits for LeaderAndIsr, which may never come.",
+        "The controller alone writes states, so a later one of the same leader epoch is the committed one.",
+        "tests/unit/replication/test_in_sync_changes.py::test_a_proposal_whose_answer_was_lost_is_settled_by_the_metadata",
+    ),
+)
