@@ -251,7 +251,7 @@ TOPICS = (
         "default.replication.factor",
         INT,
         1,
-        "Replicas of a topic that is created without a count; never more than there are brokers.",
+        "Replicas of a topic that is created without a count. It is refused while there are fewer brokers.",
         limits=Limits(1, 32767),
     ),
     Setting(

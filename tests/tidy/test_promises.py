@@ -29,7 +29,11 @@ def test_every_file_of_tests_that_a_document_names_is_there(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
-PROMISES = [("DURABILITY.md", "| promise | tests |", NAMED), ("EXACTLY_ONCE.md", "| promise | shown by |", TESTS)]
+PROMISES = [
+    ("DURABILITY.md", "| promise | tests |", NAMED),
+    ("REPLICATION.md", "| promise | tests |", NAMED),
+    ("EXACTLY_ONCE.md", "| promise | shown by |", TESTS),
+]
 
 
 @pytest.mark.parametrize(("page", "heading", "named"), PROMISES)
