@@ -43,6 +43,12 @@ LOG = logging.getLogger(__name__)
 MAX_PATTERN_CPU_S = 5.0
 """The CPU time that matching one pattern against the names of all topics may take."""
 
+NOT_SERVED = (
+    "Consumer groups of KIP-848 are not served while an Apache Kafka of ZooKeeper mode is a member of the cluster. Set "
+    "group.protocol=classic."
+)
+"""What a member of such a group is told with UNSUPPORTED_VERSION."""
+
 BeatReply = Callable[[BeatAnswer], None]
 
 
@@ -84,7 +90,16 @@ class DescribedConsumerGroup(NamedTuple):
 class ConsumerGroups:
     """Serves the groups of the consumer protocol."""
 
-    def __init__(self, home: Home, options: GroupOptions, clock: Clock, topics: Callable[[], NamedTopics]):
+    def __init__(
+        self,
+        home: Home,
+        options: GroupOptions,
+        clock: Clock,
+        topics: Callable[[], NamedTopics],
+        is_served: Callable[[], bool],
+    ):
+        """`is_served`: whether the protocol is served in this cluster now."""
+        self.is_served = is_served
         self._home = home
         self._options = options
         self._clock = clock
@@ -118,6 +133,8 @@ class ConsumerGroups:
                 answer(BeatAnswer(shard))
                 return
             try:
+                if not self.is_served():  # asked under the lock: after `expel` nobody joins
+                    raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, NOT_SERVED)
                 served, machine = self._group_of(shard, group_id, beat)
                 answers = self._beat(shard, served, machine, beat, answer)
                 patterns = machine.take_patterns()
@@ -173,6 +190,16 @@ class ConsumerGroups:
             machine.start(self._home.now_ms())
             return served, machine
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+
+    # --- the protocol is not served any more; the caller holds the shard's lock ---------------------------
+    def expel(self, shard: GroupShard, served: ServedGroup) -> tuple[list[str], Answers]:
+        """Remove a group's members of the consumer protocol, so that classic ones may have the group at once.
+
+        Returns their ids, and the answers that are due. The group keeps its offsets.
+        """
+        machine = served.consumer
+        gone = [] if machine is None else machine.expel()
+        return gone, self._home.settle(shard, served) + self.maybe_downgrade(shard, served) if gone else []
 
     # --- members of the classic protocol; the caller holds the shard's lock ------------------------------
     def join(

@@ -32,6 +32,7 @@ from kbroker.rules.group import Group
 from kbroker.rules.group_member import JoinAnswer, Joining, Leaving, Store, SyncAnswer
 from kbroker.rules.group_state import NEVER, GroupState
 from kbroker.rules.mixed_group import MixedGroup
+from kbroker.rules.topic_names import listed
 from kbroker.state_log.deadlines import Deadlines
 from kbroker.state_log.replica import Replica
 from kbroker.state_log.shards import Refusal, Shards
@@ -51,6 +52,9 @@ MOST_PROTOCOLS = 100
 MEMBERS_LOOKED_AT_PER_MS = 100
 """Bounds the work on deadlines: after each look at its members a group rests for 1 ms per this many members."""
 
+MOST_NAMED = 20
+"""Most groups that the log line names when groups end because a Kafka has joined the cluster."""
+
 COMMIT_RETRY_MS = 100
 """The time after which a partition is looked at again whose followers lag behind."""
 
@@ -69,8 +73,13 @@ class GroupCoordinator:
         make_unique: Callable[[], str] = lambda: str(uuid.uuid4()),
         topics: Callable[[], NamedTopics] = NoTopics,
         expire_others: Callable[[], object] = lambda: None,
+        are_consumer_groups_served: Callable[[], bool] = lambda: True,
     ):
-        """`expire_others` expires offsets that are kept elsewhere; it is called as often as `offsets.expire`."""
+        """`expire_others` expires offsets that are kept elsewhere; it is called as often as `offsets.expire`.
+
+        `are_consumer_groups_served`: not while an Apache Kafka is a member of the cluster; `kind_changed` tells when it
+        is to be asked again.
+        """
         self.options = options
         self._clock = clock
         self._deadlines = deadlines or Deadlines("group-deadlines", clock)
@@ -81,7 +90,7 @@ class GroupCoordinator:
         """The groups, by partition of `__consumer_offsets`."""
         self._room = Room("kbroker.groups.max", options.most_groups, self._count_groups, clock)
         home = Home(self._hold, self._settle, self._arm, _deliver, self._deadlines.now_ms, self._room.has_room)
-        self.consumers = ConsumerGroups(home, options, clock, topics)
+        self.consumers = ConsumerGroups(home, options, clock, topics, are_consumer_groups_served)
         """Groups of the consumer protocol (KIP-848)."""
         self.offsets = Offsets(self.shards, home, self.consumers, options)
         """The offsets of groups of both protocols."""
@@ -103,6 +112,34 @@ class GroupCoordinator:
         """Remove the offsets of all groups for these topics, which are deleted; soon, on the thread of deadlines."""
         self._deadlines.schedule(self._deadlines.now_ms(), functools.partial(self.offsets.forget_topics, names))
 
+    def kind_changed(self) -> None:
+        """Remove the members of consumer groups if these are not served any more; soon, on the thread of deadlines."""
+        self._deadlines.schedule(self._deadlines.now_ms(), self._maybe_expel)
+
+    def _maybe_expel(self) -> None:
+        if self.consumers.is_served():
+            return
+        for shard in self.shards.active():
+            with shard.lock:
+                groups = list(shard.groups.values())
+            self._expel(shard, groups)
+
+    def _expel(self, shard: GroupShard, groups: list[ServedGroup]) -> None:
+        """Remove the members of the consumer protocol of these groups. The caller holds no lock."""
+        ended = []
+        for served in groups:
+            with shard.lock:
+                gone, answers = self.consumers.expel(shard, served)
+            _deliver(answers)
+            if gone:
+                ended.append(repr(served.machine.group_id))
+        if ended:
+            LOG.warning(
+                "groups that use KIP-848 end, since a Kafka is a member of the cluster: %s. Their offsets stay, and "
+                "consumers with group.protocol=classic go on from them",
+                listed(ended, MOST_NAMED),
+            )
+
     def _make_shard(self, partition_id: int, replica: Replica) -> GroupShard:
         name = TopicPartition(GROUP_OFFSETS_TOPIC, partition_id)
         partition = StatePartition(name, replica, self._clock, self.options.offsets_topic_codec)
@@ -114,6 +151,8 @@ class GroupCoordinator:
             with shard.lock:
                 answers = self._settle(shard, served)
             _deliver(answers)
+        if not self.consumers.is_served():
+            self._expel(shard, loaded)
         if unsettled := [served for served in loaded if served.unsettled.count]:
             self._await_commit(shard, unsettled)
 

@@ -525,6 +525,13 @@ class ConsumerGroup(ConsumerGroupState):
         due = [due_ms for due_ms, _ in self._revocations.values()]
         self.wake_ms = min([NEVER, *due, *self._sessions.values(), *self._rejoins.values(), *self._syncs.values()])
 
+    def expel(self) -> list[str]:
+        """Remove all members that use the consumer protocol, which is not served any more. Returns their ids."""
+        leaving = [member for member in self.members.values() if member.subscription.classic is None]
+        if leaving:
+            self._stores.append(StoreChanges(self._without(leaving, self._topics_seen)))
+        return [member.member_id for member in leaving]
+
     def start(self, now_ms: int) -> None:
         """Start the members' timeouts: the group was read from the log and is served from now on."""
         for member_id, member in self.members.items():

@@ -113,6 +113,7 @@ class Coordinators:
         )
         self._allocated = AllocatedProducerIds(cluster.node_id, lambda: cluster.broker_epoch, others.ask_controller)
         cluster.on_change(self._metadata_changed)
+        cluster.on_kind_change(self._kind_changed)
         return self._allocated
 
     # --- life --------------------------------------------------------------------------------------------
@@ -142,6 +143,7 @@ class Coordinators:
             self._clock,
             topics=lambda: image_topics(self._cluster.image),
             expire_others=self._expire_others,
+            are_consumer_groups_served=lambda: self._cluster.only_kbrokers,
         )
 
     def _make_transactions(self) -> TransactionCoordinator:
@@ -172,6 +174,11 @@ class Coordinators:
             self.transactions.made.metadata_changed()
         if self._allocated is not None and self._cluster.controller_id >= 0:
             self._allocated.fetch_ahead()
+
+    def _kind_changed(self) -> None:
+        """Let the groups look which protocols are served now. It does not wait."""
+        if self.groups.made is not None:
+            self.groups.made.kind_changed()
 
     def _leader_of(self, partition: TopicPartition) -> int | None:
         """The broker id of the partition's leader; -1 if it has none now, None if there is no such partition."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.groups.consumer_groups import NOT_SERVED
 from kbroker.protocol import messages as M
 from kbroker.rules.consumer_group_member import (
     JOINING_EPOCH,
@@ -35,7 +36,9 @@ def handle(
     services: Services, request: Request, message: M.ConsumerGroupHeartbeatRequest
 ) -> M.ConsumerGroupHeartbeatResponse | None:
     """Answer the request once the changes are in the log, or at once if nothing changes."""
-    if not (services.features.consumer_groups and services.groups.options.consumer_enabled):
+    if not services.features.consumer_groups:
+        return _response(BeatAnswer(ErrorCode.UNSUPPORTED_VERSION, NOT_SERVED))
+    if not services.groups.options.consumer_enabled:
         return _response(BeatAnswer(ErrorCode.UNSUPPORTED_VERSION))
     try:
         _check(message, request.api_version, services.groups.options.consumer.assignors)

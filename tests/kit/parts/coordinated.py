@@ -46,9 +46,19 @@ class View:
         self.node_id = node_id
         self.image = MetadataImage("cluster")
         self.listeners: list[Callable[[], None]] = []
+        self.kind_listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self.listeners.append(listener)
+
+    def on_kind_change(self, listener: Callable[[], None]) -> None:
+        self.kind_listeners.append(listener)
+
+    def become(self, *, only_kbrokers: bool) -> None:
+        """Have a Kafka join the cluster, or the last one leave."""
+        self.only_kbrokers = only_kbrokers
+        for listener in self.kind_listeners:
+            listener()
 
     def ensure(self, names: Iterable[str]) -> list[Topic]:
         return [self.image.topics[name] for name in names]

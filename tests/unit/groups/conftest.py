@@ -33,19 +33,27 @@ class Home:
         self.options = GroupOptions(**options)
         self.clock = clock or ManualClock()
         self.numbers = 0
+        self.only_kbrokers = True
         self.start()
 
     def start(self) -> None:
         self.deadlines = Deadlines("test", self.clock, threaded=False)
         self.coordinator = GroupCoordinator(
-            self.topic, self.options, self.clock, self.deadlines, self.unique, lambda: self.topics
-        )
+            self.topic, self.options, self.clock, self.deadlines, self.unique, lambda: self.topics,
+            are_consumer_groups_served=lambda: self.only_kbrokers,
+        )  # fmt: skip
         self.coordinator.start()
         assert self.coordinator.shards.await_loaded(10)
 
     def restart(self) -> None:
         self.coordinator.stop()
         self.start()
+
+    def become(self, *, only_kbrokers: bool) -> None:
+        """Have a Kafka join the cluster, or the last one leave."""
+        self.only_kbrokers = only_kbrokers
+        self.coordinator.kind_changed()
+        self.deadlines.run_due()
 
     def unique(self) -> str:
         self.numbers += 1

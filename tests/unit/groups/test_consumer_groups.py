@@ -400,6 +400,54 @@ def test_a_change_over_that_the_log_refuses_has_not_happened(home: Home) -> None
 
 
 # --- several threads ---------------------------------------------------------------------------------------
+# --- beside a Kafka --------------------------------------------------------------------------------------
+def test_groups_end_when_a_kafka_joins_and_classic_members_go_on_at_once(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    form_two(home)
+    assert home.commit({P0: 5}, generation=3, member_id="b") == DONE
+    home.become(only_kbrokers=False)
+    assert [line.message for line in caplog.records] == [
+        "groups that use KIP-848 end, since a Kafka is a member of the cluster: 'g'. Their offsets stay, and consumers "
+        "with group.protocol=classic go on from them"
+    ]
+    for epoch in (0, 3, -1):
+        told = home.beat("a", epoch, rebalance_timeout_ms=1000, topics=("t",), owned={})
+        assert told == BeatAnswer(ErrorCode.UNSUPPORTED_VERSION, consumer_groups.NOT_SERVED)
+    assert home.form().error is ErrorCode.NONE
+    assert home.fetch() == {"t-0": 5}
+    assert home.coordinator.list_groups()[1] == [ListedGroup("g", "consumer", GroupState.STABLE, "classic")]
+
+
+def test_groups_that_are_loaded_beside_a_kafka_have_no_members(home: Home) -> None:
+    form_two(home)
+    home.only_kbrokers = False
+    home.restart()
+    assert home.form().error is ErrorCode.NONE
+    assert home.coordinator.list_groups()[1] == [ListedGroup("g", "consumer", GroupState.STABLE, "classic")]
+
+
+def test_classic_members_of_a_group_of_both_kinds_stay_when_a_kafka_joins(make_home: type[Home]) -> None:
+    home = make_home(migration_policy="bidirectional")
+    home.enter("a")
+    (joined,) = home.join(session_timeout_ms=30_000)
+    assert joined.error is ErrorCode.NONE
+    home.become(only_kbrokers=False)
+    (again,) = home.join(member_id=joined.member_id, session_timeout_ms=30_000)
+    assert (again.error, again.member_id) == (ErrorCode.NONE, joined.member_id)
+    assert home.coordinator.list_groups()[1] == [
+        ListedGroup("g", "consumer", GroupState.COMPLETING_REBALANCE, "classic")
+    ]
+
+
+def test_groups_are_served_again_when_the_last_kafka_has_left(home: Home) -> None:
+    form_two(home)
+    home.become(only_kbrokers=False)
+    home.become(only_kbrokers=True)
+    assert home.enter("a").error is ErrorCode.NONE
+    assert len(home.coordinator.consumers.describe("g").members) == 1
+
+
 def test_members_that_come_and_go_at_once_end_with_everything_assigned_once(home: Home) -> None:
     home.topics = Topics(t=32)
     failures: list[BaseException] = []

@@ -11,6 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import control_type, read_batches
+from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.state_partition import Producer
 from tests.kit.logs.home import batch_of
@@ -200,3 +201,20 @@ def test_offsets_of_a_transaction_count_when_its_coordinator_elsewhere_commits(b
 def test_producer_ids_of_all_brokers_differ(brokers: Brokers) -> None:
     given = [node.coordinators.producer_ids.next() for node in brokers.nodes.values() for _ in range(3)]
     assert len(set(given)) == 9
+
+
+def test_consumer_groups_end_when_the_cluster_says_that_a_kafka_has_joined(brokers: Brokers) -> None:
+    node = brokers.leader_of(GROUPS)
+    answers: list[BeatAnswer] = []
+
+    def join() -> ErrorCode:
+        beat = Beat("m", 0, "c", "/h", rebalance_timeout_ms=1000, topics=("t",), owned={})
+        node.groups.consumers.heartbeat("g", beat, answers.append)
+        brokers.run()
+        return answers.pop().error
+
+    assert join() is ErrorCode.NONE
+    node.view.become(only_kbrokers=False)
+    brokers.run()
+    assert node.groups.consumers.describe("g").members == ()
+    assert join() is ErrorCode.UNSUPPORTED_VERSION
