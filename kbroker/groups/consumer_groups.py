@@ -43,10 +43,7 @@ LOG = logging.getLogger(__name__)
 MAX_PATTERN_CPU_S = 5.0
 """The CPU time that matching one pattern against the names of all topics may take."""
 
-NOT_SERVED = (
-    "Consumer groups of KIP-848 are not served while an Apache Kafka of ZooKeeper mode is a member of the cluster. Set "
-    "group.protocol=classic."
-)
+NOT_SERVED = "Consumer groups of KIP-848 are not served while an Apache Kafka is a member of the cluster."
 """What a member of such a group is told with UNSUPPORTED_VERSION."""
 
 BeatReply = Callable[[BeatAnswer], None]

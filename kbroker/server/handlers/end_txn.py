@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.producer_errors import for_version
 
@@ -42,9 +43,14 @@ def blocks(services: Services, request: Request, message: M.EndTxnRequest) -> bo
 def handle(services: Services, request: Request, message: M.EndTxnRequest) -> None:
     """Answer the request once it is certain how the transaction ends.
 
-    That is when the transaction log says so; markers whose writing need not wait are written before.
+    That is when the transaction log says so; markers whose writing need not wait are written before. A version that is
+    not advertised any more, since a Kafka has joined the cluster, closes the connection: the client asks for versions
+    again and ends the transaction without a new epoch. A Kafka 3.9 that leads a partition would let the next
+    transaction begin under the new epoch before it has the marker of this one.
     """
-
+    if request.api_version > services.features.versions_of(ApiKey.END_TXN).max:
+        request.close(f"EndTxn {request.api_version} is not served any more: a Kafka is a member of the cluster")
+        return
     asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
     if request.api_version >= BUMPED_FROM:
         services.transactions.end_with_bump(*asked, partial(_bumped, request))

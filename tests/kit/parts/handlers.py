@@ -49,12 +49,17 @@ class Call:
     client_id: str | None = None
     answers: list[bytes] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    """Why the connection was closed."""
 
     def respond_with(self, message: Message) -> None:
         self.respond(message.encode(self.api_version))
 
     def respond(self, body: bytes) -> None:
         self.answers.append(bytes(body))
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
 
     def count_error(self, code: int) -> None:
         self.errors.append(code)

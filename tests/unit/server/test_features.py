@@ -11,11 +11,12 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.server.handlers import end_txn
 from kbroker.server.handlers.shared.features import Features
 from kbroker.server.handlers.shared.services import Services
 from tests.kit.logs.home import ManualClock
 from tests.kit.parts.cluster import Cluster
-from tests.kit.parts.handlers import call, services_on
+from tests.kit.parts.handlers import Call, Caller, call, services_on
 
 
 class Kind:
@@ -86,6 +87,16 @@ def test_beside_a_kafka_there_are_no_consumer_groups(bench: Bench) -> None:
     asked = M.ConsumerGroupDescribeRequest(group_ids=["g"])
     (described,) = call(bench.services, ApiKey.CONSUMER_GROUP_DESCRIBE, 0, asked).groups
     assert described.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_who_ends_a_transaction_as_among_kbrokers_has_to_ask_for_versions_again(bench: Bench) -> None:
+    """A Kafka that leads a partition would take the next transaction for part of this one: both have the new epoch."""
+    bench.join(is_kafka=True)
+    request = Call(5, Caller())
+    asked = M.EndTxnRequest(transactional_id="t", producer_id=1, producer_epoch=0, committed=True)
+    end_txn.handle(bench.services, cast(Any, request), asked)
+    assert request.closed == ["EndTxn 5 is not served any more: a Kafka is a member of the cluster"]
+    assert request.answers == []
 
 
 def test_the_level_is_not_to_be_changed(bench: Bench) -> None:

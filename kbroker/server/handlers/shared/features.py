@@ -20,8 +20,9 @@ HIGHEST_BESIDE_KAFKA = {
     ApiKey.END_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 4,
 }
-"""The highest versions in which the client does not use transactions of version 2. Newer ones are still answered, since
-a client may have asked for the versions before the Kafka joined."""
+"""The highest versions in which the client does not use transactions of version 2. A client may have asked for the
+versions before the Kafka joined: newer ones of Produce and TxnOffsetCommit are still answered, and EndTxn closes the
+connection, so that the client asks again."""
 
 
 class Features:
