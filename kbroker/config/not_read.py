@@ -18,7 +18,7 @@ _REASONS: dict[str, str] = {
         replica.socket.receive.buffer.bytes
         unclean.leader.election.interval.ms
         alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-        replication.quota.window.num replication.quota.window.size.seconds num.replica.alter.log.dirs.threads
+        num.replica.alter.log.dirs.threads
         socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
         zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size""",
     "not yet: TLS, SASL and access control": """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.config.setting import MIB, Setting
-from kbroker.rules.config_values import Kind, Limits
+from kbroker.rules.config_values import INT64_MAX, Kind, Limits
 
 REPLICATION = (
     Setting(
@@ -60,5 +60,49 @@ REPLICATION = (
         "How long a follower waits for a leader's answer, beyond replica.fetch.wait.max.ms.",
         unit="milliseconds",
         limits=Limits(1),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        Kind.LONG,
+        INT64_MAX,
+        "What followers that are not in sync may copy from this broker, of the topics' "
+        "leader.replication.throttled.replicas. Meant to be set while replicas are moved.",
+        unit="bytes a second",
+        dynamic=True,
+        limits=Limits(0),
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        Kind.LONG,
+        INT64_MAX,
+        "What this broker may copy from leaders while it is not in sync, of the topics' "
+        "follower.replication.throttled.replicas. Meant to be set while replicas are moved.",
+        unit="bytes a second",
+        dynamic=True,
+        limits=Limits(0),
+    ),
+    Setting(
+        "replication.quota.window.num",
+        Kind.INT,
+        11,
+        "Of how many windows the rate is measured that a throttle of replication limits.",
+        limits=Limits(1),
+    ),
+    Setting(
+        "replication.quota.window.size.seconds",
+        Kind.INT,
+        1,
+        "How long each of these windows is.",
+        unit="seconds",
+        limits=Limits(1),
+    ),
+    Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        Kind.LONG,
+        INT64_MAX,
+        "What is copied of replicas that move to another log directory of their broker.",
+        unit="bytes a second",
+        dynamic=True,
+        limits=Limits(0),
     ),
 )

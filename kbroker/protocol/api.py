@@ -153,6 +153,7 @@ SERVED: dict[ApiKey, ApiVersions] = {
     ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(0, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiVersions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: ApiVersions(0, 4, 2),
     ApiKey.SASL_AUTHENTICATE: ApiVersions(0, 2, 2),
     ApiKey.CREATE_PARTITIONS: ApiVersions(0, 3, 2),

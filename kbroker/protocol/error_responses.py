@@ -378,6 +378,18 @@ def _write_txn_markers(version: int, request: M.WriteTxnMarkersRequest, code: Er
     return response
 
 
+def _alter_replica_log_dirs(
+    version: int, request: M.AlterReplicaLogDirsRequest, code: ErrorCode, text: str | None
+) -> M.Message:
+    response = M.AlterReplicaLogDirsResponse()
+    for topic in (topic for directory in request.dirs for topic in directory.topics):
+        partitions = [
+            response.AlterReplicaLogDirPartitionResult(partition_index=one, error_code=code) for one in topic.partitions
+        ]
+        response.results.append(response.AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=partitions))
+    return response
+
+
 def _describe_producers(
     version: int, request: M.DescribeProducersRequest, code: ErrorCode, text: str | None
 ) -> M.Message:
@@ -451,6 +463,7 @@ BUILDERS: dict[ApiKey, Builder] = {
     ),
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: _top_level(ApiKey.DESCRIBE_LOG_DIRS),
     ApiKey.SASL_AUTHENTICATE: _top_level_with_text(ApiKey.SASL_AUTHENTICATE),
     ApiKey.CREATE_PARTITIONS: _create_partitions,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kbroker._core.base.throttle import Throttle
 from kbroker._core.replica.fetcher import ReplicaFetcher
 from kbroker.client.config.network import NETWORK
 from kbroker.client.config.parsing import parse_options
@@ -52,7 +53,14 @@ class FetchOptions(NamedTuple):
 class FetcherThread:
     """One thread that fetches. `engine` is what it runs; `set_brokers` says where the leaders are."""
 
-    def __init__(self, node_id: int, number: int, options: FetchOptions, network_options: Mapping[str, Any]):
+    def __init__(
+        self,
+        node_id: int,
+        number: int,
+        options: FetchOptions,
+        network_options: Mapping[str, Any],
+        throttle: Throttle | None = None,
+    ):
         """`network_options` are those of a client, for the inter-broker listener. Raises ValueError if one is bad."""
         name = f"broker-{node_id}-fetcher-{number}"
         # A batch may be larger than an answer is asked to be.
@@ -62,7 +70,7 @@ class FetcherThread:
         self.engine = ReplicaFetcher(
             node_id, client_id=name, min_bytes=options.min_bytes, max_wait_ms=options.max_wait_ms,
             max_bytes=options.max_bytes, max_partition_bytes=options.max_partition_bytes,
-            backoff_ms=options.backoff_ms, request_timeout_ms=options.request_timeout_ms,
+            backoff_ms=options.backoff_ms, request_timeout_ms=options.request_timeout_ms, throttle=throttle,
         )  # fmt: skip
         self._thread = ClientThread(name, parsed["receive.message.max.bytes"])
         self._addresses: dict[int, tuple[str, int]] = {}

@@ -39,6 +39,7 @@ from kbroker.server.home import Home
 from kbroker.server.local_partitions import LocalPartitions
 from kbroker.server.log_options import storage_options
 from kbroker.server.processors import ProcessorLimits, Processors
+from kbroker.server.replication_throttle import LEADER_RATE, replication_throttle
 from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log_manager import LogManager
 
@@ -74,6 +75,7 @@ class Broker:
         self._logs = LogManager(storage_options(config), clock=self.clock, is_member=config.zookeeper is not None)
         self._waits = ReplicationWaits()
         self._address_limits = AddressLimits(lambda: int(self.config["max.connections.per.ip"]))
+        self._leader_throttle = replication_throttle(config, LEADER_RATE)
         self._services: Services | None = None
         self.on_fatal: Callable[[], object] = self._warn_of_going_on
         """Called on any thread when this broker must not go on as a member: its process is to stop it."""
@@ -111,7 +113,7 @@ class Broker:
         self.node_id = home.node_id
         self._cluster: Cluster = home.cluster
         self._broker_configs = self._configs_over(config)
-        self._partitions = LocalPartitions(logs, config, self._take_config)
+        self._partitions = LocalPartitions(logs, config, self.node_id, self._take_config)
         dynamic = self._cluster.dynamic_broker_configs()
         if dynamic:
             self._partitions.update_broker_configs(dynamic)
@@ -169,6 +171,7 @@ class Broker:
         """Give the parts the settings that are in force after a dynamic change."""
         self.config = config
         self._home.take_config(config)
+        self._leader_throttle.rate = config[LEADER_RATE]
         self._address_limits.override(parse_counts(config[PER_IP_OVERRIDES]))
         if self._services is not None:
             self._services.config = config
@@ -211,6 +214,7 @@ class Broker:
                     partial(read_replica_of, self._services) if config["replica.selector.class"] in RACK_AWARE else None
                 ),
                 rack=config["broker.rack"],
+                throttle=None if self._cluster.is_alone else self._leader_throttle,
             ),
             self._dispatcher.on_request,
             ProcessorLimits(

@@ -87,6 +87,7 @@ ROUTES: dict[ApiKey, Route] = {
     ApiKey.TXN_OFFSET_COMMIT: Route("txn_offset_commit", blocking=False, appends=True),
     ApiKey.DESCRIBE_CONFIGS: Route("describe_configs"),
     ApiKey.ALTER_CONFIGS: Route("alter_configs"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Route("alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: Route("describe_log_dirs"),
     ApiKey.SASL_AUTHENTICATE: Route("sasl_authenticate", blocking=False),
     ApiKey.CREATE_PARTITIONS: Route("create_partitions"),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+MOVING_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
 MOST_NAMES = 100
 """How many topics one line of the log names."""
 
@@ -67,8 +69,9 @@ _Own = tuple[bool, frozenset[tuple[str, str]]]
 class LocalPartitions:
     """Keeps this broker's logs as the cluster's metadata says; a `cluster.topics.PartitionHost`."""
 
-    def __init__(self, logs: LogManager, config: BrokerConfig, on_config: Callable[[BrokerConfig], None]):
+    def __init__(self, logs: LogManager, config: BrokerConfig, node_id: int, on_config: Callable[[BrokerConfig], None]):
         self._logs = logs
+        self._node_id = node_id
         self.static = config
         """The settings that the broker was started with, and those it has read again since; dynamic ones go on top."""
         self._config = config
@@ -76,6 +79,7 @@ class LocalPartitions:
         self._topics: Cluster | None = None
         self._groups: OnDemand[GroupCoordinator] | None = None
         self._transactions: OnDemand[TransactionCoordinator] | None = None
+        logs.moves.set_rate(config[MOVING_RATE])
 
     def resolver(self, topics: Cluster) -> Resolve:
         """Return a function, for one start, that gives the topic id and options of a log found on disk, or None.
@@ -172,7 +176,7 @@ class LocalPartitions:
 
     def options_of(self, topic: Topic) -> LogOptions:
         """Return the options of the topic's logs."""
-        return log_options(topic.configs, self._config, configs_given=topic.configs_given)
+        return log_options(topic.configs, self._config, self._node_id, configs_given=topic.configs_given)
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
         logs = [self._logs.get(TopicPartition(topic.name, partition.partition_id)) for partition in topic.partitions]
@@ -204,6 +208,7 @@ class LocalPartitions:
         before, self._config = self._config, self.static.with_dynamic(known)
         self._on_config(self._config)
         self._logs.producer_id_expiration_ms = self._config["producer.id.expiration.ms"]
+        self._logs.moves.set_rate(self._config[MOVING_RATE])
         self._logs.cleaner.update_options(cleaner_options(self._config))
         if self._topics is not None:
             self._follow_configs(self._topics.image.topics.values(), before)
@@ -223,7 +228,7 @@ class LocalPartitions:
             own = (topic.configs_given, frozenset(topic.configs.items()))
             if own not in changed:
                 options = self.options_of(topic)
-                options_before = log_options(topic.configs, before, configs_given=topic.configs_given)
+                options_before = log_options(topic.configs, before, self._node_id, configs_given=topic.configs_given)
                 changed[own] = None if options == options_before else options
             options_now = changed[own]
             if options_now is not None:

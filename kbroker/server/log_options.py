@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kbroker.cluster.topic_configs import effective_configs
 from kbroker.config.broker_config import BrokerConfig
-from kbroker.storage.options import CleanerOptions, LogOptions, StorageOptions
+from kbroker.rules.config_values import Value
+from kbroker.storage.options import EVERY_PARTITION, CleanerOptions, LogOptions, StorageOptions
 
 # With Kafka's default the flush scheduler never runs, so a topic's flush.ms alone does nothing there. Here it works.
 LONGEST_FLUSH_CHECK_MS = 1000
@@ -47,8 +48,19 @@ def cleaner_options(config: BrokerConfig) -> CleanerOptions:
     )
 
 
-def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: bool = True) -> LogOptions:
-    """The options of one topic's logs: from its own settings, else the broker's, else the defaults.
+def throttled_partitions(replicas: Value, node_id: int) -> Collection[int]:
+    """Return the partitions of which a list of throttled replicas, partition:broker pairs or *, has this broker's."""
+    assert isinstance(replicas, tuple)
+    if replicas == ("*",):
+        return EVERY_PARTITION
+    pairs = [pair.split(":") for pair in replicas if pair]
+    return frozenset(int(partition_id) for partition_id, each in pairs if int(each) == node_id)
+
+
+def log_options(
+    own: Mapping[str, str], config: BrokerConfig, node_id: int, *, configs_given: bool = True
+) -> LogOptions:
+    """The options of one topic's logs on broker `node_id`: its own settings, else the broker's, else the defaults.
 
     With `configs_given` false the topic's own settings are not known: its logs are neither compacted nor deleted from.
     """
@@ -77,6 +89,8 @@ def log_options(own: Mapping[str, str], config: BrokerConfig, *, configs_given: 
         flush_messages=integer("flush.messages"),
         min_in_sync=integer("min.insync.replicas"),
         replica_lag_ms=config["replica.lag.time.max.ms"],
+        leader_throttled=throttled_partitions(value["leader.replication.throttled.replicas"], node_id),
+        follower_throttled=throttled_partitions(value["follower.replication.throttled.replicas"], node_id),
         flush_ms=integer("flush.ms"),
         timestamp_before_max_ms=integer("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=integer("message.timestamp.after.max.ms"),

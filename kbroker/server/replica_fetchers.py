@@ -11,6 +11,7 @@ from kbroker.config.broker_config import BrokerConfig
 from kbroker.model import Endpoint
 from kbroker.replication.fetcher_threads import FetcherThread, FetchOptions
 from kbroker.replication.fetchers import FetcherOptions, Fetchers
+from kbroker.server.replication_throttle import FOLLOWER_RATE, replication_throttle
 
 WORKERS = 2
 """Threads that truncate logs and let them begin anew."""
@@ -31,10 +32,11 @@ class ReplicaFetchers:
             backoff_ms=config["replica.fetch.backoff.ms"],
             request_timeout_ms=config["replica.socket.timeout.ms"],
         )
+        self._throttle = replication_throttle(config, FOLLOWER_RATE)
         self._threads: list[FetcherThread] = []
         try:
             for number in range(config["num.replica.fetchers"]):
-                self._threads.append(FetcherThread(node_id, number, options, network_options or {}))
+                self._threads.append(FetcherThread(node_id, number, options, network_options or {}, self._throttle))
         except BaseException:
             self._close_threads()
             raise
@@ -62,6 +64,14 @@ class ReplicaFetchers:
         """Set the epoch of this broker's registration."""
         for thread in self._threads:
             thread.engine.set_broker_epoch(broker_epoch)
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Use the throttle that is in force after a dynamic change."""
+        rate = config[FOLLOWER_RATE]
+        if rate != self._throttle.rate:
+            self._throttle.rate = rate
+            for thread in self._threads:
+                thread.engine.awaken()
 
     def close(self) -> None:
         """End all threads. Nothing is appended afterwards. Idempotent."""

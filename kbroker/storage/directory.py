@@ -31,6 +31,7 @@ _NO_KRAFT = (
 
 _T = TypeVar("_T")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_DEPARTED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)")
 
 
 class DirectoryInUse(KbrokerError):
@@ -199,6 +200,17 @@ def stray_directory_name(topic_partition: TopicPartition, randomness: random.Ran
 def delete_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
     """Return `topic-partition.<32 hex digits>-delete`, the topic cut so that the name has at most 255 characters."""
     return _departed_name(topic_partition, randomness, file_names.DIRECTORY_DELETE)
+
+
+def future_directory_name(topic_partition: TopicPartition, randomness: random.Random) -> str:
+    """Return `topic-partition.<32 hex digits>-future`: the name of a copy that is being made."""
+    return _departed_name(topic_partition, randomness, file_names.DIRECTORY_FUTURE)
+
+
+def parse_departed_directory(name: str, suffix: str) -> TopicPartition | None:
+    """Parse the name of a directory that is none of a log any more, or not yet; None for any other name."""
+    match = _DEPARTED.fullmatch(name)
+    return None if match is None or match[2] != suffix else parse_partition_directory(match[1])
 
 
 def _departed_name(topic_partition: TopicPartition, randomness: random.Random, suffix: str) -> str:

@@ -172,6 +172,15 @@ class LeaderEpochs:
         if not self.is_stored:
             self._write(True)
 
+    def store_in(self, directory: str) -> None:
+        """Store the entries, durably, in another directory. Raises OSError."""
+        checkpoints.store_epochs(self._fs, f"{directory}/{checkpoints.LEADER_EPOCHS}", self._from_start(), durable=True)
+
+    def move(self, directory: str) -> None:
+        """Go on in another directory, which has the entries."""
+        self._path = f"{directory}/{checkpoints.LEADER_EPOCHS}"
+        self._is_durable = self.is_stored = True
+
     def _store(self, durable: bool) -> None:
         try:
             self._write(durable)

@@ -82,6 +82,10 @@ class Log(LogReplica):
         """Counts the truncations: after one, an offset may be that of another record than before."""
         self.truncated_to = NEVER
         """The lowest offset of the truncations that the cleaner's checkpoint does not know of yet."""
+        self.uncut = NEVER
+        """Up to which offset a copy of this log has the same records, if it had them at its last look."""
+        self.copy: Log | None = None
+        """The copy that is being made in another directory, into which the log moves."""
         self.state = PartitionState(
             directory,
             topic_partition.topic,
@@ -343,6 +347,8 @@ class Log(LogReplica):
         with self._lock:
             self._options = options
             self.state.update_options(options)
+            if self.copy is not None:
+                self.copy.update_options(options)
 
     def be_alone(self, epoch: int) -> None:
         """Lead the partition in `epoch`, without followers: batches are stamped and fetches compared with it."""

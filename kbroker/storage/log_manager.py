@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -30,6 +31,7 @@ from kbroker.storage.flush import request_due_flushes
 from kbroker.storage.locked_directories import LockedDirectories
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import LogContext
+from kbroker.storage.log_moves import LogMoves
 from kbroker.storage.open_directory import OpenDirectory
 from kbroker.storage.open_segments import OpenSegments
 from kbroker.storage.options import LogOptions, StorageOptions
@@ -45,6 +47,15 @@ Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
 
 DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
 """Called with the path of a log directory that went offline, and the partitions in it."""
+
+
+class _Leftovers(NamedTuple):
+    """What a start finds of moves and of deletions that the last run has not finished."""
+
+    copies: list[tuple[OpenDirectory, str]]
+    """The directories of copies, by their names."""
+    departed: set[TopicPartition]
+    """Partitions of which there is a directory of a deleted log."""
 
 
 class LogManager:
@@ -95,8 +106,13 @@ class LogManager:
         self._recoverers: list[threading.Thread] = []
         self._progress: RecoveryProgress
         self.cleaner = LogCleaner(
-            options.cleaner, self.logs, lambda log: self._home_of(log.directory).cleaned, self._clock
+            options.cleaner,
+            lambda: [log for log in self.logs() if log.copy is None],
+            lambda log: self._home_of(log.directory).cleaned,
+            self._clock,
         )
+
+        self.moves = LogMoves(self._fs, self._context, self._homes, self._lock, self._removals, self.cleaner.forget)
 
     # --- start and stop
 
@@ -139,9 +155,14 @@ class LogManager:
                 home = OpenDirectory(self._fs, path, 0, self._lock)
                 home.directory.fail(reason)
                 self._homes.append(home)
+            leftovers = _Leftovers([], set())
             for home in self._homes:
                 if not home.directory.is_offline:
-                    self._find_logs(home, resolve)
+                    self._find_logs(home, resolve, leftovers)
+            for home, topic_partition in self.moves.settle(leftovers.copies, leftovers.departed, self._logs):
+                self._find_log(home, topic_partition, resolve)
+            for home in self._homes:
+                home.remove_missing()
         except BaseException:
             self._release()
             raise
@@ -157,37 +178,40 @@ class LogManager:
         home.directory.set_on_offline(lambda reason: self._directory_failed(home))
         return home
 
-    def _find_logs(self, home: OpenDirectory, resolve: Resolve) -> None:
+    def _find_logs(self, home: OpenDirectory, resolve: Resolve, leftovers: _Leftovers) -> None:
         for name in sorted(self._fs.list_directory(home.path)):
             path = f"{home.path}/{name}"
             if name.endswith(file_names.DIRECTORY_DELETE):
                 self._removals.remove_directory_later(0, (), path)
+                departed = directories.parse_departed_directory(name, file_names.DIRECTORY_DELETE)
+                if departed is not None:
+                    leftovers.departed.add(departed)
                 continue
             if name.endswith(file_names.DIRECTORY_STRAY):
                 logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
                 continue
             if name.endswith(file_names.DIRECTORY_FUTURE):
-                logger.warning("%s is left alone: an unfinished copy of a log, which is whole where it was", path)
+                leftovers.copies.append((home, name))
                 continue
             topic_partition = directories.parse_partition_directory(name)
-            if topic_partition is None:
-                continue
-            twin = self._logs.get(topic_partition)
-            if twin is not None:
-                raise directories.WrongDirectory(
-                    f"{path} and {twin.path} are of the same partition; move the one that is not wanted away"
-                )
-            known = resolve(topic_partition)
-            if known is None:
-                logger.warning("%s is left alone: the cluster does not know this partition", path)
-                self.strays[topic_partition] = path
-                home.remove(topic_partition)
-                continue
-            topic_id, options = known
-            self._add(
-                home, home.found_log(path, topic_partition, topic_id, options, self._context, self._progress.read)
+            if topic_partition is not None:
+                self._find_log(home, topic_partition, resolve)
+
+    def _find_log(self, home: OpenDirectory, topic_partition: TopicPartition, resolve: Resolve) -> None:
+        path = f"{home.path}/{topic_partition}"
+        twin = self._logs.get(topic_partition)
+        if twin is not None:
+            raise directories.WrongDirectory(
+                f"{path} and {twin.path} are of the same partition; move the one that is not wanted away"
             )
-        home.remove_missing()
+        known = resolve(topic_partition)
+        if known is None:
+            logger.warning("%s is left alone: the cluster does not know this partition", path)
+            self.strays[topic_partition] = path
+            home.remove(topic_partition)
+            return
+        topic_id, options = known
+        self._add(home, home.found_log(path, topic_partition, topic_id, options, self._context, self._progress.read))
 
     def _start_background(self) -> None:
         options = self.options
@@ -203,6 +227,8 @@ class LogManager:
         scheduler.every(options.producer_id_expiration_check_interval_ms, self.expire_producers)
         scheduler.start()
         self.cleaner.start()
+        self.moves.start()
+        self.moves.resume(self.get)
         unclean = [
             home for home in self._homes if not home.is_clean and home.log_count and not home.directory.is_offline
         ]
@@ -240,6 +266,7 @@ class LogManager:
         deadline = time.monotonic() + timeout_s
         self._is_stopping.set()
         self.cleaner.stop(timeout_s)
+        self.moves.stop()
         self._scheduler.stop()
         for thread in self._recoverers:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -259,6 +286,7 @@ class LogManager:
         """Release directories and locks without writing anything, for tests of crashes."""
         self._is_stopping.set()
         self.cleaner.stop()
+        self.moves.stop()
         self._scheduler.stop()
         for home in self._homes:
             for log in home.logs():
@@ -314,7 +342,7 @@ class LogManager:
                     home, found = self._settle_stray(stray, topic_partition, topic_id, options)
                     if found is not None:
                         return self._add(home, found)
-                home = self._offline_home_of_old(is_new) or self._emptiest()
+                home = self._offline_home_of_old(is_new) or self.moves.preferred(topic_partition) or self._emptiest()
                 make = Log if home.directory.is_offline else Log.create
                 path = f"{home.path}/{topic_partition}"
                 return self._add(home, make(path, topic_partition, topic_id, options, home.directory, self._context))
@@ -364,6 +392,7 @@ class LogManager:
             self._home_of(log.directory).remove(topic_partition)
         self.partition_table.remove(log.state)
         self.cleaner.forget(log)
+        self.moves.cancel(log)  # first: a copy without its log would be taken for the log
         path, handles = log.delete()
         self._removals.remove_directory_later(log.delete_delay_ms, handles, path)
 
@@ -478,6 +507,7 @@ class LogManager:
         logs = home.logs()
         for log in logs:
             log.state.go_offline()
+        self.moves.directory_failed(home.directory)
         call = self._on_directory_failed
         if call is not None:
             failed = [log.topic_partition for log in logs]

@@ -1,13 +1,22 @@
-"""What a follower changes of its log because of its leader: leader epochs, truncation, beginning anew elsewhere."""
+"""What is changed of a log as a replica: leader epochs, truncation, beginning anew elsewhere, another directory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker._core.log.segment_list import SegmentView
+from kbroker._core.log.segment_list import SegmentHandle, SegmentView
+from kbroker.errors import ErrorCode, StorageFailed
+from kbroker.model import TopicPartition
 from kbroker.storage.closed_log import ClosedLog
+from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.log_context import LogContext
 from kbroker.storage.log_segments import LogSegments
+from kbroker.storage.options import NEVER
+
+COPY_EPOCH = (1 << 31) - 1
+"""The leader epoch in which a copy follows the log that it is of: no record has a newer one."""
+COPIED_AT_ONCE = 1 << 20
+"""Bytes."""
 
 
 class LogReplica(LogSegments):
@@ -15,6 +24,8 @@ class LogReplica(LogSegments):
 
     context: LogContext
     truncated_to: int
+    uncut: int
+    topic_partition: TopicPartition
     _closed: ClosedLog
 
     def _open_locked(self) -> None:
@@ -130,8 +141,110 @@ class LogReplica(LogSegments):
     def _reopen_cut(self, offset: int, cut: Callable[[], None]) -> None:
         self.history += 1
         self.truncated_to = min(self.truncated_to, offset)
+        self.uncut = min(self.uncut, offset)
         self._closed.cut(offset)
         cut()
         self._open_locked()
         # The recovery point on the disk may be beyond this log's, which knows what its indexes have not synced.
         self.context.store_recovery_points(self.directory)
+
+    # --- another directory
+
+    def close(self) -> None:
+        """Flush the log and close it."""
+        raise NotImplementedError
+
+    def copy_to(self, copy: LogReplica, max_bytes: int = COPIED_AT_ONCE) -> int:
+        """Let `copy`, which follows in COPY_EPOCH, have the next records of this log. Return the bytes; 0: it has all.
+
+        What was cut off here since the last call is cut off there too. Raises StorageFailed; ProtocolError if this log
+        has changed in between, and it is worth another try.
+        """
+        with self._lock:
+            self.open()
+            uncut, self.uncut = self.uncut, NEVER
+        state, start_offset = copy.state, self.state.log_start_offset
+        if uncut < state.log_end_offset:
+            copy.truncate_to(uncut)
+        if state.log_end_offset < start_offset:
+            copy.begin_at(start_offset)
+        if state.log_end_offset >= self.state.log_end_offset:
+            return 0
+        records = self.read(state.log_end_offset, max_bytes, to_log_end=True)
+        if not records:
+            return 0
+        code = state.append_as_follower(records, COPY_EPOCH, self.state.high_watermark, start_offset)
+        if code:
+            raise StorageFailed(f"{copy.path}: {ErrorCode(code).name} at offset {state.log_end_offset}")
+        return len(records)
+
+    def move_to(
+        self, copy: LogReplica, arrives: Callable[[], None], left: Callable[[], None]
+    ) -> tuple[str, list[SegmentHandle]]:
+        """Go on in the directory of `copy`, which is flushed and has nearly all of this log.
+
+        Appends wait meanwhile. `arrives` is called before the files have their new name: it writes the checkpoints of
+        the new directory, which have to know this log by then. `left` is called before the log serves again. Returns
+        the new path of the old directory and the handles of its segments.
+
+        Raises StorageFailed; then the log is where it was.
+        """
+        with self._lock:
+            self.open()
+            self.state.begin_roll()
+            try:
+                while self.copy_to(copy):
+                    pass
+                if copy.state.log_end_offset < self.state.log_end_offset:
+                    copy._begin_active_at(self.state.log_end_offset)  # compaction has left nothing at the end
+                copy.close()
+                with copy.storage_errors:
+                    self._epochs.store_in(copy.path)
+                    arrives()
+            except BaseException:
+                self.state.abort_roll()
+                raise
+            self._keep_offsets()
+            with self.storage_errors:
+                handles = self.state.close()
+            old_path, new_path = self._rename_for(copy)
+            self._files.move(new_path)
+            self._epochs.move(new_path)
+            self.directory, self.storage_errors = copy.directory, copy.storage_errors
+            self.state.set_directory(self.directory)
+            self._closed.recovery_point = self.state.log_end_offset
+            self.history += 1
+            left()
+            with self.storage_errors:
+                self._open_locked()
+            self.state.request_flush()  # whoever waits for a flush has it
+            return old_path, handles
+
+    def _rename_for(self, copy: LogReplica) -> tuple[str, str]:
+        """Rename this log's directory to that of a deleted log, and the copy's to what this one's was.
+
+        A start that finds the first without the second makes up for it. Returns the new paths. Raises StorageFailed, if
+        the log was opened again where it was.
+        """
+        directory, _, name = self.path.rpartition("/")
+        old_path = f"{directory}/{delete_directory_name(self.topic_partition, self.context.random)}"
+        new_directory = copy.path.rpartition("/")[0]
+        new_path = f"{new_directory}/{name}"
+        try:
+            with self.storage_errors:
+                self._fs.rename(self.path, old_path)
+                self._fs.sync_directory(directory)
+            try:
+                with copy.storage_errors:
+                    self._fs.rename(copy.path, new_path)
+                    self._fs.sync_directory(new_directory)
+            except StorageFailed:
+                with self.storage_errors:
+                    self._fs.rename(old_path, self.path)
+                    self._fs.sync_directory(directory)
+                raise
+        except StorageFailed:
+            with self.storage_errors:
+                self._open_locked()
+            raise
+        return old_path, new_path

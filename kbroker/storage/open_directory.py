@@ -135,6 +135,17 @@ class OpenDirectory:
         """Add a log. The caller holds the manager's lock."""
         self._logs[log.topic_partition] = log
 
+    def arrives(self, log: Log) -> None:
+        """Add a log that moves here, and write the checkpoints with it. Raises OSError."""
+        with self._lock:
+            self._logs[log.topic_partition] = log
+        try:
+            self.write_checkpoints()
+        except OSError:
+            with self._lock:
+                del self._logs[log.topic_partition]
+            raise
+
     def remove(self, topic_partition: TopicPartition) -> None:
         """Remove a log that is deleted or that the cluster does not know. The caller holds the manager's lock."""
         self._logs.pop(topic_partition, None)

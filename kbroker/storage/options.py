@@ -6,9 +6,11 @@ The server builds them from its settings.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 NEVER = (1 << 63) - 1
+EVERY_PARTITION = range(1 << 31)
 
 
 class LogOptions(NamedTuple):
@@ -47,6 +49,10 @@ class LogOptions(NamedTuple):
     """min.insync.replicas: with fewer in-sync replicas nothing is committed, and acks=all is refused."""
     replica_lag_ms: int = 30_000
     """replica.lag.time.max.ms: a follower that has caught up within this time counts as caught up."""
+    leader_throttled: Collection[int] = ()
+    """The partitions of which followers that are not in sync are throttled by this broker."""
+    follower_throttled: Collection[int] = ()
+    """The partitions of which this broker, as a follower that is not in sync, is throttled."""
     max_inflated_size: int = 128 << 20
     """Bytes that one batch may inflate to when it is compacted, if more than `protocol.records.INFLATED_LIMIT`."""
     retention_ms: int = 7 * 24 * 3_600_000

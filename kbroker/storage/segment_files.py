@@ -34,6 +34,12 @@ class SegmentFiles:
         self._checks: IndexChecks | None = None
         """None: the log is not open yet."""
 
+    def move(self, path: str) -> None:
+        """Go on in another directory, which has the same records. No segment is open."""
+        self.path = path
+        self._snapshot_offset = -1
+        self._checks = None
+
     def path_of(self, base_offset: int, suffix: str) -> str:
         return file_names.path_of(self.path, base_offset, suffix)
 

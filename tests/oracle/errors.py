@@ -406,6 +406,13 @@ ERRORS: dict[ApiKey, Reasons] = {
         **provoked(E.UNSUPPORTED_ENDPOINT_TYPE, E.MISMATCHED_ENDPOINT_TYPE),
         E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
     },
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {
+        **provoked(E.LOG_DIR_NOT_FOUND),
+        E.KAFKA_STORAGE_ERROR: DISK,
+        E.REPLICA_NOT_AVAILABLE: MOVES,
+        E.UNKNOWN_TOPIC_OR_PARTITION: "of a directory that is there: tests/oracle/test_client_log_dirs.py asks both",
+        E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,
+    },
     ApiKey.DESCRIBE_LOG_DIRS: {
         E.KAFKA_STORAGE_ERROR: DISK,
         E.CLUSTER_AUTHORIZATION_FAILED: AUTHORIZER,

@@ -1,4 +1,4 @@
-"""AdminClient moves replicas between the log directories of a broker of Apache Kafka."""
+"""AdminClient moves replicas between the log directories of a broker: of kbroker, and of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ import pytest
 
 from kbroker.client import AdminClient, Consumer, ErrorCode, PartialFailure, Producer, TopicPartitionReplica
 from tests.client_suite.suite_broker import eventually
+from tests.kit.brokers.process import BrokerProcess
 from tests.kit.kafka import maven
 from tests.kit.kafka.process import KafkaInMemory
-
-pytestmark = pytest.mark.slow
 
 SECONDS = 60.0
 
 
-def test_a_replica_moves_to_another_directory_with_its_records(tmp_path: Path) -> None:
-    try:
-        KafkaInMemory.classpath()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
+@pytest.mark.parametrize("kind", ["kbroker", pytest.param("kafka", marks=pytest.mark.slow)])
+def test_a_replica_moves_to_another_directory_with_its_records(kind: str, tmp_path: Path) -> None:
+    if kind == "kafka":
+        try:
+            KafkaInMemory.classpath()
+        except maven.MavenFailed as missing:
+            pytest.skip(str(missing))
     paths = [str(tmp_path / name) for name in ("one", "two")]
-    with KafkaInMemory({"log.dirs": ",".join(paths)}) as kafka, AdminClient(bootstrap_servers=kafka.address) as admin:
+    settings = {"log.dirs": ",".join(paths)}
+    broker = KafkaInMemory(settings) if kind == "kafka" else BrokerProcess(settings)
+    with broker as kafka, AdminClient(bootstrap_servers=kafka.address) as admin:
         admin.create_topic("moved", 1)
         with Producer(bootstrap_servers=kafka.address) as producer:
             assert producer.send_many("moved", [b"%d" % number for number in range(1000)]).result(SECONDS) == 1000

@@ -9,6 +9,8 @@ from kbroker._core.log.partition cimport log_dir_t, partition_t
 
 # Queue the partition for a flusher thread, which flushes it soon. Does not wait.
 cdef void request_flush(partition_t *p) noexcept nogil
+# Note that the log is in another directory from now on. Its files are closed, and the directories outlive it.
+cdef void partition_set_directory(partition_t *p, log_dir_t *to) noexcept nogil
 # The body of a flusher thread, until log_dir_t.stopping. It flushes what is queued before it returns.
 cdef void flusher_loop(log_dir_t *d) noexcept nogil
 # Return when everything below offset `until` (-1: the log's end at the call) is on the device: by an fdatasync, or by

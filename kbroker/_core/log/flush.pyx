@@ -3,7 +3,7 @@
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
 from kbroker._core.base.clock cimport monotonic_ns
-from kbroker._core.base.links cimport queue_push
+from kbroker._core.base.links cimport queue_push, queue_remove
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_complete, acks_fail
 from kbroker._core.log.io cimport io_sync
@@ -30,14 +30,45 @@ ctypedef struct unflushed_t:
 # --- the queue of a log directory -------------------------------------------------------------------
 
 cdef void request_flush(partition_t *p) noexcept nogil:
-    cdef log_dir_t *d = p.dir
-    mutex_lock(&d.lock)
+    cdef log_dir_t *d = lock_directory(p)
     if p.flush_state == FLUSH_IDLE:
         enqueue_flush(d, p)
         partition_ref(p)
     elif p.flush_state == FLUSH_RUNNING:
         p.flush_state = FLUSH_RUNNING_AGAIN
     mutex_unlock(&d.lock)
+
+
+cdef log_dir_t *lock_directory(partition_t *p) noexcept nogil:
+    """Return the directory that the log is in, with its lock held: the log does not move meanwhile."""
+    cdef log_dir_t *d
+    while True:
+        d = p.dir
+        mutex_lock(&d.lock)
+        if d == p.dir:
+            return d
+        mutex_unlock(&d.lock)
+
+
+cdef void partition_set_directory(partition_t *p, log_dir_t *to) noexcept nogil:
+    cdef log_dir_t *d
+    cdef bint queued
+    mutex_lock(&p.flush_lock)
+    mutex_lock(&p.append_lock)
+    mutex_lock(&p.lock)
+    d = lock_directory(p)
+    queued = p.flush_state == FLUSH_QUEUED
+    if queued:
+        queue_remove(d.flush_head, d.flush_tail, p, p.flush_next)
+    p.dir = to
+    mutex_unlock(&d.lock)
+    if queued:
+        mutex_lock(&to.lock)
+        enqueue_flush(to, p)
+        mutex_unlock(&to.lock)
+    mutex_unlock(&p.lock)
+    mutex_unlock(&p.append_lock)
+    mutex_unlock(&p.flush_lock)
 
 
 cdef void enqueue_flush(log_dir_t *d, partition_t *p) noexcept nogil:
@@ -48,6 +79,7 @@ cdef void enqueue_flush(log_dir_t *d, partition_t *p) noexcept nogil:
 
 cdef void flusher_loop(log_dir_t *d) noexcept nogil:
     cdef partition_t *p
+    cdef log_dir_t *now
     cdef bint again
     mutex_lock(&d.lock)
     while True:
@@ -60,15 +92,16 @@ cdef void flusher_loop(log_dir_t *d) noexcept nogil:
         p.flush_state = FLUSH_RUNNING
         mutex_unlock(&d.lock)
         partition_flush(p, -1)
-        mutex_lock(&d.lock)
+        now = lock_directory(p)      # it may have moved meanwhile
         again = p.flush_state == FLUSH_RUNNING_AGAIN
         if again:
-            enqueue_flush(d, p)
+            enqueue_flush(now, p)
         else:
             p.flush_state = FLUSH_IDLE
-            mutex_unlock(&d.lock)
+        mutex_unlock(&now.lock)
+        if not again:
             partition_unref(p)
-            mutex_lock(&d.lock)
+        mutex_lock(&d.lock)
     mutex_unlock(&d.lock)
 
 # --- one partition ----------------------------------------------------------------------------------

@@ -180,6 +180,8 @@ ctypedef struct log_options_t:
     int8_t verify_transactions # transaction.partition.verification.enable
     int32_t min_in_sync        # min.insync.replicas
     int64_t replica_lag_ms     # replica.lag.time.max.ms
+    int8_t leader_throttled    # leader.replication.throttled.replicas has this replica
+    int8_t follower_throttled  # follower.replication.throttled.replicas has it
 
 ctypedef struct partition_t:
     int32_t refs               # atomic

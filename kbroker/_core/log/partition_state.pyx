@@ -2,7 +2,8 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.ref cimport Py_INCREF
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -12,7 +13,7 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.append cimport append_result_t, appender_t, partition_append, partition_verify
 from kbroker._core.log.directory cimport LogDirectory
 from kbroker._core.log.acks cimport acks_fail
-from kbroker._core.log.flush cimport partition_flush, recovery_point_locked, request_flush
+from kbroker._core.log.flush cimport partition_flush, partition_set_directory, recovery_point_locked, request_flush
 from kbroker._core.log.follow cimport followed_t, leader_state_t, partition_follow, partition_follow_start
 from kbroker._core.log.io cimport io_read
 from kbroker._core.log.partition cimport *
@@ -146,6 +147,8 @@ cdef class PartitionState(ReplicaRoles):
         fresh.verify_transactions = options.verify_transactions
         fresh.min_in_sync = options.min_in_sync
         fresh.replica_lag_ms = options.replica_lag_ms
+        fresh.leader_throttled = self.partition_id in options.leader_throttled
+        fresh.follower_throttled = self.partition_id in options.follower_throttled
         with nogil:
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
@@ -304,6 +307,23 @@ cdef class PartitionState(ReplicaRoles):
     def close(self):
         """Close the log: appends and reads find it closed. Return the handles of its segments."""
         return self.leave(PARTITION_CLOSED)
+
+    def set_directory(self, LogDirectory directory not None):
+        """Note that the files of the closed log are in another directory from now on.
+
+        The caller keeps the old one: threads may still look at it.
+        """
+        cdef partition_t *p = self.p
+        cdef log_dir_t *to = &directory.dir
+        cdef PyObject *old = <PyObject *>p.directory
+        if self.state != "closed":
+            raise AssertionError(f"{self!r} is not closed")
+        Py_INCREF(directory)
+        with nogil:
+            partition_set_directory(p, to)
+        p.directory = <void *>directory
+        self.directory = directory
+        Py_XDECREF(old)
 
     def delete(self):
         """Close the log for good and return its handles.

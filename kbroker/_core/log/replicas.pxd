@@ -40,6 +40,7 @@ ctypedef struct fetch_position_t:
     int32_t last_fetched_epoch # of the record before `offset`; -1: not given
     int32_t diverging_epoch    # out: -1, or the newest epoch of this log that is not newer than last_fetched_epoch, ...
     int64_t diverging_end      # ... and where that epoch ends here: the fetcher has other records than this log
+    bint in_sync               # out, of `replicas_serve`: the follower is in the committed ISR
 
 # Check a position of a fetch against the leader epochs of the log, and set `diverging_epoch`. Returns 0, or
 # OFFSET_OUT_OF_RANGE if the epoch is not known here. The log is open.

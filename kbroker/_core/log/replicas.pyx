@@ -63,6 +63,7 @@ cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, f
     mutex_lock(&p.lock)
     code = follower_of(p, node_id, broker_epoch, &f)
     if code == 0:
+        at.in_sync = f.in_sync
         code = check_position(p, at)
     if code == 0 and at.diverging_epoch < 0 and not p.log_start_offset <= at.offset <= p.log_end_offset:
         code = OFFSET_OUT_OF_RANGE

@@ -13,6 +13,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker._core.base.mailbox cimport mail_t, mailbox_t
 from kbroker._core.base.sockets cimport iovec
+from kbroker._core.base.throttle cimport Throttle
 from kbroker._core.client.consumer.fetch_request cimport fetch_options_t
 from kbroker._core.client.consumer.fetch_response cimport fetch_answer_t, fetch_answers_t
 from kbroker._core.client.socket cimport client_socket_t, exchange_t
@@ -57,6 +58,8 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef bytes client_id
     cdef int64_t request_timeout_ms
     cdef int64_t backoff_ms      # replica.fetch.backoff.ms
+    cdef Throttle throttle       # or None
+    cdef bint holds              # some partition has held_until_ms
     cdef int64_t kept_bytes      # that the process keeps of freed memory for the next answers
     cdef int32_t first           # index of the partition that the next request begins with
     cdef leader_t *leaders       # for the pump's thread
@@ -68,6 +71,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef readonly int64_t damaged        # answers for a partition with a batch that is damaged or misplaced
 
     cdef leader_t *leader_of(self, int32_t node_id) noexcept nogil
+    cdef void hold_back(self, int64_t now_ms) noexcept nogil
     cdef bint has_work(self, leader_t *leader, int64_t now_ms) noexcept nogil
     cdef void be_due(self, int64_t at_ms) noexcept nogil
     cdef void send(self, leader_t *leader, client_socket_t *socket, int64_t now_ms) noexcept nogil

@@ -1,3 +1,4 @@
+from kbroker._core.base.throttle import Throttle
 from kbroker._core.replica.followed import FollowedPartitions
 
 class ReplicaFetcher(FollowedPartitions):
@@ -13,6 +14,7 @@ class ReplicaFetcher(FollowedPartitions):
         max_partition_bytes: int = 1048576,
         backoff_ms: int = 1000,
         request_timeout_ms: int = 30000,
+        throttle: Throttle | None = None,
     ) -> None: ...
     def set_broker_epoch(self, broker_epoch: int) -> None: ...
     @property

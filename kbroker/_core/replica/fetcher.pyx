@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.links cimport chain_push, chain_remove
 from kbroker._core.base.mailbox cimport mail_t, mailbox_is_empty, mailbox_t, post, take_all, take_next
 from kbroker._core.base.receive_buffers cimport buffers_keep
@@ -11,6 +12,7 @@ from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, condition_broadcast,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker._core.base.throttle cimport throttle_record, throttle_wait_ms
 from kbroker._core.client.consumer.fetch_request cimport (
     LAST_FETCH_VERSION, LAST_VERSION_WITH_NAMES, TOPIC_ID_SIZE, fetch_ask_t, write_fetch,
 )
@@ -59,12 +61,14 @@ cdef void request_free(replica_request_t *request) noexcept nogil:
 cdef class ReplicaFetcher(FollowedPartitions):
     """Fetches the partitions that this broker follows from their leaders. Any thread may call its methods.
 
-    `on_told` is called on the pump's thread when `take_news` has something.
+    `on_told` is called on the pump's thread when `take_news` has something. `throttle` limits what comes of partitions
+    whose options say so: above it they are left out of the requests, but for those that have all of their leader.
     """
 
     def __init__(self, int32_t node_id, *, int64_t broker_epoch=-1, str client_id="", int min_bytes=1,
                  int max_wait_ms=500, int max_bytes=10485760, int max_partition_bytes=1048576,
-                 int64_t backoff_ms=1000, int64_t request_timeout_ms=30000):
+                 int64_t backoff_ms=1000, int64_t request_timeout_ms=30000, Throttle throttle=None):
+        self.throttle = throttle
         if node_id < 0:
             raise ValueError(f"node id {node_id}")
         self.client_id = client_id.encode()
@@ -144,6 +148,8 @@ cdef class ReplicaFetcher(FollowedPartitions):
         self.due_ms = -1
         mutex_lock(&self.lock)
         self.purge()
+        if self.throttle is not None:
+            self.hold_back(now_ms)
         for i in range(self.partition_count):
             if self.partitions[i].wanted and self.partitions[i].leader_id >= 0:
                 self.leader_of(self.partitions[i].leader_id)
@@ -174,14 +180,30 @@ cdef class ReplicaFetcher(FollowedPartitions):
         atomic_store_i32(&self.box.asleep, 1)
         return not mailbox_is_empty(&self.box) or Engine.any_woken(self)
 
+    cdef void hold_back(self, int64_t now_ms) noexcept nogil:
+        """Find out which partitions wait because of the throttle (KIP-73). The caller holds the lock."""
+        cdef int64_t wait_ms = throttle_wait_ms(&self.throttle.t, now_ms)
+        cdef followed_partition_t *p
+        cdef int32_t i
+        if wait_ms == 0 and not self.holds:
+            return
+        self.holds = wait_ms > 0
+        for i in range(self.partition_count):
+            p = self.partitions[i]
+            p.held_until_ms = 0
+            if wait_ms and p.log.options.follower_throttled and not has_all(p):
+                p.held_until_ms = now_ms + wait_ms
+
     cdef bint has_work(self, leader_t *leader, int64_t now_ms) noexcept nogil:
         """Return whether a partition may be fetched from the leader now. The caller holds the lock."""
+        cdef int64_t at_ms
         cdef int32_t i
         cdef bint found = False
         for i in range(self.partition_count):
             if is_wanted(self.partitions[i], leader.node_id):
-                if self.partitions[i].not_before_ms > now_ms:
-                    self.be_due(self.partitions[i].not_before_ms)
+                at_ms = max(self.partitions[i].not_before_ms, self.partitions[i].held_until_ms)
+                if at_ms > now_ms:
+                    self.be_due(at_ms)
                 else:
                     found = True
         return found
@@ -379,6 +401,8 @@ cdef class ReplicaFetcher(FollowedPartitions):
         mutex_unlock(&self.lock)
         code = partition_follow(p.log, answer.records, answer.records_size, &leader, &followed)
         atomic_add_i64(&self.bytes_in, followed.size)
+        if self.throttle is not None and p.log.options.follower_throttled and answer.records_size > 0:
+            throttle_record(&self.throttle.t, answer.records_size, monotonic_ms())
         mutex_lock(&self.lock)
         p.appending = False
         condition_broadcast(&self.appended)
@@ -476,7 +500,12 @@ cdef inline bint is_wanted(const followed_partition_t *p, int32_t node_id) noexc
 
 
 cdef inline bint is_due(const followed_partition_t *p, int32_t node_id, int64_t now_ms) noexcept nogil:
-    return is_wanted(p, node_id) and p.not_before_ms <= now_ms
+    return is_wanted(p, node_id) and p.not_before_ms <= now_ms and p.held_until_ms <= now_ms
+
+
+cdef inline bint has_all(const followed_partition_t *p) noexcept nogil:
+    """Return whether the partition has all that was committed, by its leader's last answer."""
+    return 0 <= p.leader_high_watermark <= p.offset
 
 
 cdef inline bint is_known(const followed_partition_t *p) noexcept nogil:

@@ -27,6 +27,7 @@ ctypedef struct followed_partition_t:
     int32_t leader_epoch
     int64_t generation           # changes with `follow`, `forget` and `resume`: answers to earlier requests are dropped
     int64_t not_before_ms        # monotonic; no request before this time
+    int64_t held_until_ms        # monotonic; nor before this one: it is over the follower's throttle
     # What the next request says: the log's end, and the leader epoch of the record before it (-1: none).
     int64_t offset
     int32_t last_epoch

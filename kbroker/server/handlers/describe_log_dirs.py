@@ -1,6 +1,8 @@
 """DescribeLogDirs, key 35, versions 0 to 4: the log directories, and the partitions in each with their sizes (KIP-113).
 
-Leaves out: replicas that move to another directory. Of any other replica the lag is 0, as in Kafka.
+Of a replica that moves to another directory the copy is told too, with how many offsets it lacks. Of any other replica
+the lag is 0, as in Kafka.
+Leaves out: nothing.
 
 v0  first
 v1  the throttle is applied after the response (KIP-219)
@@ -36,9 +38,11 @@ def handle(services: Services, request: Request, message: M.DescribeLogDirsReque
 
     May block: it reads the file sizes of logs that are not open.
     """
-    in_directory: dict[str, list[Log]] = defaultdict(list)
+    in_directory: dict[str, list[tuple[Log, Log]]] = defaultdict(list)
     for log in _wanted(services, message):
-        in_directory[log.directory.path].append(log)
+        in_directory[log.directory.path].append((log, log))
+        if (copy := log.copy) is not None:
+            in_directory[copy.directory.path].append((log, copy))
     return _Response(
         results=[
             _offline(each.path) if each.is_offline else _describe(each.path, in_directory[each.path])
@@ -54,13 +58,19 @@ def _wanted(services: Services, message: M.DescribeLogDirsRequest) -> Iterable[L
     return dict.fromkeys(log for log in map(services.logs.get, named) if log is not None)
 
 
-def _describe(path: str, logs: list[Log]) -> Described:
+def _describe(path: str, logs: list[tuple[Log, Log]]) -> Described:
+    """Describe a directory. `logs`: pairs of a log and what of it is there, itself or its copy."""
     topics: dict[str, list[M.DescribeLogDirsResponse.DescribeLogDirsPartition]] = defaultdict(list)
     try:
-        for log in logs:
+        for log, here in logs:
             topic, partition_id = log.topic_partition
-            with contextlib.suppress(FileNotFoundError):  # the topic was deleted meanwhile
-                part = _Response.DescribeLogDirsPartition(partition_index=partition_id, partition_size=log.size)
+            with contextlib.suppress(FileNotFoundError):  # the topic was deleted, or has moved, meanwhile
+                part = _Response.DescribeLogDirsPartition(
+                    partition_index=partition_id,
+                    partition_size=here.size,
+                    offset_lag=0 if here is log else max(log.state.log_end_offset - here.state.log_end_offset, 0),
+                    is_future_key=here is not log,
+                )
                 topics[topic].append(part)
     except OSError:
         return _offline(path)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID, uuid4
 
+from kbroker._core.base.throttle import Throttle
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
 from kbroker._core.server.processor import Processor
@@ -76,8 +77,10 @@ class SmallBroker:
         self.logs = LogManager(StorageOptions((str(folder / "data"),)), is_member=is_member)
         self.is_member = is_member
         self.store = EmbeddedStore(str(folder / "store"))
+        self.throttle = Throttle()
+        """Of what followers get that are not in sync."""
         self.sessions = FetchSessions(
-            session_slots, min_eviction_ms, fetch_max_bytes, self._leader_of, read_replica_of, rack
+            session_slots, min_eviction_ms, fetch_max_bytes, self._leader_of, read_replica_of, rack, self.throttle
         )
         self.leaders: dict[int, CurrentLeader] = {}
         """The leaders of partitions, by number, that are not led here."""

@@ -1,4 +1,4 @@
-"""DescribeLogDirs."""
+"""DescribeLogDirs, AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -44,3 +44,18 @@ def partitions_named_twice_or_wrong(t: Talk) -> None:
     topic = t.topic(partitions=2)
     ask(t, topic, topic, partitions=(1, 1, 0, 1))
     ask(t, topic, t.name("nowhere"), "", "a b", partitions=(0, NONE_SUCH, -1))
+
+
+@scenario(ApiKey.ALTER_REPLICA_LOG_DIRS)
+def moves_that_cannot_be(t: Talk) -> None:
+    R = M.AlterReplicaLogDirsRequest
+    topic = t.topic()
+
+    def move(path: str, *rows: tuple[str, list[int]]) -> None:
+        topics = [R.AlterReplicaLogDirTopic(name=name, partitions=ids) for name, ids in rows]
+        t.ask(R(dirs=[R.AlterReplicaLogDir(path=path, topics=topics)]))
+
+    move("/nowhere", (topic, [0]))
+    move("", (topic, [0]))
+    move("relative", (topic, [NONE_SUCH]), (t.name("nowhere"), [0]))
+    t.ask(R(dirs=[]))

@@ -7,12 +7,16 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 
+from kbroker.cluster.peers import PeerNetwork
+from kbroker.config.broker_config import load_config
 from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.server.log_options import CODECS
+from kbroker.server.replica_fetchers import ReplicaFetchers
+from kbroker.server.replication_throttle import FOLLOWER_RATE
 from tests.kit.brokers.whole import WholeBroker
 from tests.kit.clients.wire import WireClient
 
@@ -124,6 +128,10 @@ CHANGES = {
     "log.message.downconversion.enable": Change("false", of_logs("downconversion"), False),
     "transaction.partition.verification.enable": Change("false", of_logs("verify_transactions"), False),
     "log.preallocate": Change("true", of_logs("preallocate"), True),
+    "leader.replication.throttled.rate": Change("99", lambda running: running.broker._leader_throttle.rate, 99),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Change(
+        "100", lambda running: running.broker._logs.moves.throttle.rate, 100
+    ),
     **{
         name: Change(text, of_topics(own), text)
         for name, own, text in [
@@ -137,8 +145,27 @@ CHANGES = {
 }
 
 
+OF_MEMBERS = {FOLLOWER_RATE}
+"""Dynamic settings of which a broker that is alone makes no use."""
+
+
 def test_every_dynamic_setting_is_in_the_table() -> None:
-    assert set(CHANGES) == {name for name, setting in SETTINGS.items() if setting.dynamic}
+    assert set(CHANGES) | OF_MEMBERS == {name for name, setting in SETTINGS.items() if setting.dynamic}
+
+
+def test_the_rate_at_which_a_follower_copies_reaches_its_fetchers() -> None:
+    config = load_config(None, [f"{FOLLOWER_RATE}=5000"], environment={})
+    network = PeerNetwork(1)
+    fetchers = ReplicaFetchers(1, config, network.peers())
+    try:
+        assert fetchers._throttle.rate == 5000
+        fetchers.take_config(config.with_dynamic({FOLLOWER_RATE: "7000"}))
+        assert fetchers._throttle.rate == 7000
+        fetchers.take_config(load_config())
+        assert fetchers._throttle.rate == (1 << 63) - 1
+    finally:
+        fetchers.close()
+        network.close()
 
 
 @pytest.mark.parametrize("name", CHANGES)

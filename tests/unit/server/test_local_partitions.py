@@ -70,7 +70,7 @@ def made(tmp_path: Path) -> tuple[LocalPartitions, LogManager, ListingOf, Topics
     image = MetadataImage("c").with_topics(topics)
     fs = ListingOf(str(tmp_path), PARTITIONS)
     logs = LogManager(StorageOptions((str(tmp_path),), flusher_threads=1), fs=fs)
-    local = LocalPartitions(logs, load_config(), lambda config: None)
+    local = LocalPartitions(logs, load_config(), 0, lambda config: None)
 
     def owner_of(at: TopicPartition) -> Topic | None:
         return image.topic(at.topic)

@@ -358,3 +358,45 @@ def test_deleted_records_are_answered_when_the_followers_have_deleted_them(broke
         log.state.set_live([1, 2])
         part.offset, asked.timeout_ms = 3, 30
         assert answered(admin.send(ApiKey.DELETE_RECORDS, 2, asked)) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+
+
+def test_a_throttled_follower_gets_nothing_above_the_rate_unless_it_is_in_sync(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker, (0, 1), leader_throttled=(0,))
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+        broker.throttle.rate = 1
+        assert fetch(client, 17, topic_id, 0, replica_id=2).records  # nothing was sent yet
+        held = fetch(client, 17, topic_id, 0, replica_id=2)
+        assert (held.error_code, held.records, held.log_start_offset) == (0, b"", 0)
+        assert fetch(client, 17, topic_id, 0, replica_id=1).records
+        fetch(client, 17, topic_id, 2, replica_id=1)
+        assert log.high_watermark == 2
+        assert fetch(client, 17, topic_id, 0, replica_id=-1).records  # a consumer
+        broker.throttle.rate = (1 << 63) - 1
+        assert fetch(client, 17, topic_id, 0, replica_id=2).records
+
+
+def test_a_follower_is_not_throttled_if_its_partition_is_not(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker, (0,), leader_throttled=(1,))
+    broker.log("t", 0).append(batch_of([b"a"]), wait=False)
+    broker.throttle.rate = 1
+    with WireClient("127.0.0.1", broker.port) as client:
+        for _ in range(3):
+            assert fetch(client, 17, topic_id, 0, replica_id=2).records
+    broker.throttle.record(10)
+    assert broker.throttle.wait_ms() > 0  # only what was recorded here
+
+
+def test_a_throttled_fetch_waits_as_long_as_it_says_though_records_come(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker, (0,), leader_throttled=(0,))
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a"]), wait=False)
+    broker.throttle.rate = 1
+    broker.throttle.record(1 << 20)
+    with WireClient("127.0.0.1", broker.port) as client, WireClient("127.0.0.1", broker.port) as consumer:
+        waiting = client.send(ApiKey.FETCH, 17, request(17, topic_id, 0, replica_id=2, max_wait_ms=300))
+        log.append(batch_of([b"b"]), wait=False)
+        assert fetch(consumer, 17, topic_id, 0, replica_id=-1).records
+        (part,) = client.receive(ApiKey.FETCH, 17, waiting).responses[0].partitions
+        assert part.records == b""

@@ -64,6 +64,7 @@ ctypedef struct fetch_entry_t:
     int32_t leader_epoch
     int32_t cached               # the place in the session's `cached`; -1: none
     int32_t next                 # index of the entry that follows in the response; -1: the last
+    int8_t throttled             # by the last look: a follower gets nothing now, for it is over the leader's throttle
     int8_t unknown               # KNOWN, UNKNOWN_ID or UNKNOWN_PARTITION; unknown entries come last in the response
     int64_t offset               # fetch from here on
     int64_t visible_end          # partition_visible_end just before `read` was made

@@ -31,6 +31,7 @@ from libc.string cimport memcmp, memcpy
 from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport MAIL_FETCH
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_store_i64, mutex_lock, mutex_trylock, mutex_unlock
+from kbroker._core.base.throttle cimport throttle_record
 from kbroker._core.base.timer_wheel cimport wheel_add, wheel_remove
 from kbroker._core.log.partition cimport (
     NEEDS_HANDLER, ROLE_LEADER, fetch_waiter_t, partition_await_bytes, partition_forget_bytes, partition_ref,
@@ -196,6 +197,16 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         session_unref(session)
     return session_id
 
+cdef void note_throttled(const fetch_t *f, int32_t i) noexcept nogil:
+    """Count what a follower gets of the partitions that are throttled, in sync or not (KIP-73)."""
+    cdef int64_t size = 0
+    while i >= 0:
+        if f.entries[i].read.segment != NULL and f.entries[i].partition.options.leader_throttled:
+            size += f.entries[i].read.size
+        i = f.entries[i].next
+    if size:
+        throttle_record(f.cache.throttle, size, monotonic_ns() // 1000000)
+
 cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bint may_convert) noexcept nogil:
     """Write the response and release the session's lock, which is held if there is a session.
 
@@ -222,6 +233,8 @@ cdef void compose(Serving serving, fetch_t *f, slot_t *slot, int64_t now_ms, bin
     if not may_convert and f.version < FETCH_BATCHES_FROM and has_bytes(f, first):
         f.first = first
         return
+    if f.replica_id >= 0 and f.cache.throttle != NULL:
+        note_throttled(f, first)
     write_response(serving, f, slot, first, error, session_id)
     if f.session != NULL:
         mutex_unlock(&f.session.lock)
@@ -316,7 +329,7 @@ cdef bint wait_for_bytes(fetch_t *f) noexcept nogil:
     for i in range(f.entry_count):
         e = &f.entries[i]
         drop_read(e)
-        if e.unknown:
+        if e.unknown or e.throttled:
             continue
         waiter = &f.waiters[f.waiter_count]
         waiter.next = NULL

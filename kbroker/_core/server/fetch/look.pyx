@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.base.throttle cimport throttle_wait_ms
 from kbroker._core.log.partition cimport (
     NEED_OPEN, NEEDS_HANDLER, ROLE_ALONE, ROLE_FOLLOWER, ROLE_STOPPED, meet_need, need_t, partition_t,
     partition_visible_end, refusal,
@@ -32,6 +33,7 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
     cdef int32_t leader_epoch
     cdef int code
     e.diverging_epoch = -1
+    e.throttled = False
     if e.current_leader_epoch >= 0:
         leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
         if e.current_leader_epoch < leader_epoch:
@@ -42,7 +44,7 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
         code = read_as_replica(f, e, patience.may_block)
         if code:
             return code
-        if e.diverging_epoch >= 0:
+        if e.diverging_epoch >= 0 or e.throttled:
             limit = 0            # no records; only the offsets of the log are read
             at_least_one = False
     e.visible_end = partition_visible_end(e.partition, f.until)
@@ -92,12 +94,20 @@ cdef int read_as_replica(fetch_t *f, fetch_entry_t *e, bint may_block) noexcept 
     elif role == ROLE_ALONE:
         code = UNKNOWN_LEADER_EPOCH      # it has no followers
     else:
+        at.in_sync = False
         code = replicas_serve(p, f.replica_id, f.replica_epoch, &at, e.follower_start, monotonic_ms(), not f.noted)
+        # KIP-73: only a replica that is not in sync waits, or its wait would hold back what is committed.
+        e.throttled = (code == 0 and p.options.leader_throttled and not at.in_sync
+                       and is_over_throttle(f))
     e.diverging_epoch = at.diverging_epoch
     e.diverging_end = at.diverging_end
     if code == UNKNOWN_LEADER_EPOCH and e.current_leader_epoch < 0:
         return NOT_LEADER_OR_FOLLOWER    # its sender is too old to know the other error
     return code
+
+
+cdef inline bint is_over_throttle(const fetch_t *f) noexcept nogil:
+    return f.cache.throttle != NULL and throttle_wait_ms(f.cache.throttle, monotonic_ms()) > 0
 
 
 cdef int look(fetch_t *f, bint may_block) noexcept nogil:

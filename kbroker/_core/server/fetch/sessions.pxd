@@ -11,6 +11,7 @@ partition table, partition. No other lock is taken under the cache's.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.base.sync cimport mutex_t
+from kbroker._core.base.throttle cimport Throttle, throttle_t
 from kbroker._core.log.partition cimport partition_t
 from kbroker._core.log.partition_table cimport MOST_TOPIC_NAME
 
@@ -85,6 +86,7 @@ ctypedef struct session_cache_t:
     int64_t most_partitions      # the limit of partition_count
     int64_t evictions
     uint64_t random              # state of the generator of ids
+    throttle_t *throttle         # of what followers get that are not in sync; borrowed from FetchSessions; NULL: none
     int64_t set_ms               # a clock set by hand (tests), -1: the caller's time is used
     session_host_t *slots_host   # the host that has more than half of the slots; NULL: none
     session_host_t *partitions_host # the host that has more than half of most_partitions; NULL: none
@@ -134,3 +136,4 @@ cdef class FetchSessions:
     cdef object leader_of        # callable, or None
     cdef object read_replica_of  # callable, or None
     cdef bytes rack_name
+    cdef Throttle throttle       # or None

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from kbroker._core.base.throttle import Throttle
 from kbroker._core.server.peer import Connection
 
 class Leader(Protocol):
@@ -24,6 +25,7 @@ class FetchSessions:
         leader_of: Callable[[Connection, str | None, bytes | None, int], Leader | None] | None = None,
         read_replica_of: Callable[[Connection, str, int, str, int], int] | None = None,
         rack: str | None = None,
+        throttle: Throttle | None = None,
     ) -> None: ...
     def counts(self) -> tuple[int, int, int]: ...
     @property

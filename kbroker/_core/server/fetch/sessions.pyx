@@ -472,7 +472,7 @@ cdef void sessions_abandon(session_cache_t *cache, int64_t owner) noexcept nogil
 cdef class FetchSessions:
 
     def __cinit__(self, int slots=1000, long long min_eviction_ms=120_000, int fetch_max_bytes=55 * 1024 * 1024,
-                  leader_of=None, read_replica_of=None, str rack=None):
+                  leader_of=None, read_replica_of=None, str rack=None, Throttle throttle=None):
         """Make an empty cache with `slots` sessions (max.incremental.fetch.session.cache.slots).
 
         `leader_of(connection, topic, topic_id, partition_id)`, with either topic or topic_id None, returns a Leader:
@@ -481,6 +481,7 @@ cdef class FetchSessions:
         `read_replica_of(connection, topic, partition_id, rack, offset)` returns the node that a consumer in that rack
         is to fetch from instead of this broker, which is the leader and in `rack`; -1: from this broker (KIP-392).
         Without it, everybody fetches from the leader.
+        `throttle` limits what followers get that are not in sync, of the partitions whose options say so (KIP-73).
         """
         cdef session_cache_t *cache = <session_cache_t *>calloc(1, sizeof(session_cache_t))
         if cache == NULL:
@@ -488,6 +489,8 @@ cdef class FetchSessions:
         self.cache = cache
         self.leader_of = leader_of
         self.read_replica_of = read_replica_of
+        self.throttle = throttle
+        cache.throttle = NULL if throttle is None else &throttle.t
         self.rack_name = rack.encode() if rack is not None else b""
         cache.rack = PyBytes_AS_STRING(self.rack_name)
         cache.rack_size = <int32_t>len(self.rack_name)

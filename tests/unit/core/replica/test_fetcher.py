@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.base.throttle import Throttle
 from kbroker._core.client.pump import Pump
 from kbroker._core.replica.fetcher import ReplicaFetcher
 from kbroker._core.replica.followed import ReplicaTrouble
@@ -356,4 +357,43 @@ def test_the_next_fetch_comes_when_the_flush_is_done(tmp_path: Path) -> None:
     bench.turn(2)
     assert bench.leader.requests[asked].topics[0].partitions[0].fetch_offset == 1
     assert follower.state.flushed_offset == 1
+    bench.close()
+
+
+def test_a_throttled_partition_is_left_out_above_the_rate_and_others_are_not(tmp_path: Path) -> None:
+    throttle = Throttle()
+    throttle.rate = 1 << 60
+    bench = Bench(tmp_path, throttle=throttle, max_partition_bytes=1)  # a batch at a time
+    options = LogOptions(follower_throttled=(0,))
+    (leader, follower), (other_leader, other) = bench.pair(0, options), bench.pair(1, options)
+    for log in (leader, other_leader):
+        for number in range(10):
+            log.append(batch_of([b"%d" % number]))
+    while follower.state.log_end_offset < 1:
+        bench.turn()
+    throttle.rate = 1
+    bench.turn(30)
+    assert follower.state.log_end_offset <= 2  # an answer may have been under way
+    assert other.state.log_end_offset == 10
+    throttle.rate = (1 << 63) - 1
+    bench.engine.awaken()
+    bench.turn(30)
+    assert follower.state.log_end_offset == 10
+    assert bytes_of(follower) == bytes_of(leader)
+    assert bench.news == []
+    bench.close()
+
+
+def test_a_partition_in_sync_is_not_held_back_by_its_throttle(tmp_path: Path) -> None:
+    throttle = Throttle()
+    bench = Bench(tmp_path, throttle=throttle)
+    leader, follower = bench.pair(0, LogOptions(follower_throttled=(0,)))
+    throttle.rate = 1
+    leader.append(batch_of([b"first"]))
+    bench.turn(6)  # the first answer is over the rate, and tells that this is all
+    for number in range(5):
+        leader.append(batch_of([b"%d" % number]))
+        bench.turn(3)
+        assert follower.state.log_end_offset == number + 2
+    assert throttle.wait_ms() > 0
     bench.close()
