@@ -158,6 +158,17 @@ _OF_TOOLS = {
 }
 
 
+class Elections(NamedTuple):
+    """What this broker has done as the controller since its start, for metrics."""
+
+    held: int = 0
+    """How often it has settled that brokers came or went."""
+    seconds: float = 0.0
+    """How long that took, together."""
+    unclean: int = 0
+    """How many leaders were not in the ISR."""
+
+
 class _Session(NamedTuple):
     """A session with the store in which this broker is registered."""
 
@@ -209,6 +220,10 @@ class Controller:
         self._session: _Session | None = None
         self._is_active = False
         # What follows is for the thread that calls `step`.
+        self.elections = Elections()
+        """For any thread to look at."""
+        self._brokers_changed_at: float | None = None
+        """When it began to settle what it is settling now: that brokers came or went."""
         self._used: _Session | None = None
         self._elected: Elected | None = None
         self._term: _Term | None = None
@@ -367,6 +382,8 @@ class Controller:
         elif isinstance(event, _Told):
             self._note_answer(self._term, event)
         else:
+            if isinstance(event, BrokersChanged):
+                self._brokers_changed_at = self._clock.monotonic()
             self._start(flow_of(self._term.context, event, self._around))
 
     def _start(self, flow: Rule[None]) -> None:
@@ -402,6 +419,12 @@ class Controller:
     def _end_flow(self) -> None:
         self._flow = None
         self._command = None
+        if self._brokers_changed_at is not None:
+            took_s = self._clock.monotonic() - self._brokers_changed_at
+            self._brokers_changed_at = None
+            self.elections = self.elections._replace(
+                held=self.elections.held + 1, seconds=self.elections.seconds + took_s
+            )
         if self._is_taking_over and self._term is not None:
             self._is_taking_over = False
             log.info("this broker has taken over as the controller, epoch %d", self._term.context.epoch)
@@ -410,6 +433,9 @@ class Controller:
             asked.answered(refusal(asked.request, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _tell_notes(self, context: Context) -> None:
+        if context.unclean_elections:
+            self.elections = self.elections._replace(unclean=self.elections.unclean + context.unclean_elections)
+            context.unclean_elections = 0
         notes = context.notes.take()
         for note in notes[:NOTES_TOLD]:
             log.info("controller: %s", note)
@@ -539,7 +565,7 @@ class Controller:
             self._queued = {_key(event) for event in elects if isinstance(event, _Elect)}
         if self._asked is not None:
             asks.append(self._asked)
-        self._asked = self._flow = self._command = None
+        self._asked = self._flow = self._command = self._brokers_changed_at = None
         self._is_again = self._is_taking_over = False
         self._balance_at = None
         self._suspects.clear()

@@ -183,7 +183,9 @@ _MEMBER_ROWS = (
     Metric("kbroker_registered", Kind.GAUGE, "1 while the controller tells this broker that it is alive."),
     Metric("kbroker_leader_partitions", Kind.GAUGE, "Partitions that this broker leads."),
     Metric(
-        "kbroker_under_replicated_partitions", Kind.GAUGE, "Partitions led here with a replica that is not in the ISR."
+        "kbroker_under_replicated_partitions",
+        Kind.GAUGE,
+        "Partitions led here with a replica that is not in the ISR, other than those that a reassignment adds.",
     ),
     Metric(
         "kbroker_under_min_isr_partitions",
@@ -194,6 +196,38 @@ _MEMBER_ROWS = (
         "kbroker_offline_partitions",
         Kind.GAUGE,
         "Partitions of the cluster without a leader; told by the controller, 0 on the others.",
+    ),
+    Metric(
+        "kbroker_at_min_isr_partitions",
+        Kind.GAUGE,
+        "Partitions led here whose ISR has just as many replicas as min.insync.replicas: one more lost, and "
+        "acks=all is refused.",
+    ),
+    Metric("kbroker_global_topics", Kind.GAUGE, "Topics of the cluster; told by the controller, 0 on the others."),
+    Metric(
+        "kbroker_global_partitions", Kind.GAUGE, "Partitions of the cluster; told by the controller, 0 on the others."
+    ),
+    Metric(
+        "kbroker_preferred_replica_imbalance",
+        Kind.GAUGE,
+        "Partitions of the cluster that another replica leads than their first, or none; told by the controller, 0 on "
+        "the others.",
+    ),
+    Metric(
+        "kbroker_leader_elections_total",
+        Kind.COUNTER,
+        "How often this broker, as the controller, has settled that brokers came or went "
+        "(LeaderElectionRateAndTimeMs).",
+    ),
+    Metric(
+        "kbroker_leader_election_seconds_total",
+        Kind.COUNTER,
+        "How long that took, together, until the leaders were elected and the requests to the brokers on their way.",
+    ),
+    Metric(
+        "kbroker_unclean_leader_elections_total",
+        Kind.COUNTER,
+        "Leaders that this broker, as the controller, has elected from outside the ISR: records may be lost.",
     ),
     Metric("kbroker_isr_shrinks_total", Kind.COUNTER, "Replicas taken out of ISRs of partitions led here."),
     Metric("kbroker_isr_expands_total", Kind.COUNTER, "Replicas let into ISRs of partitions led here."),

@@ -77,6 +77,11 @@ class Hosted(NamedTuple):
     is_pending: bool = False
     """Whether this broker leads and a change of its ISR is not settled yet."""
 
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the ISR lacks replicas. Those that a reassignment adds are not missed before they are there."""
+        return len(self.isr) < len(set(self.replicas) - set(self.adding))
+
 
 class InSyncCounts(NamedTuple):
     """How often ISRs have changed since the start, for metrics."""

@@ -232,6 +232,7 @@ class Member:
     def take_config(self, config: BrokerConfig) -> None:
         """Use the settings that are in force after a dynamic change."""
         allowed_before, self._config = self._config[UNCLEAN_ELECTION], config
+        self._fetchers.take_config(config)
         if config[UNCLEAN_ELECTION] and not allowed_before:
             self.controller.post(UncleanElectionEnabled())
 
@@ -315,7 +316,7 @@ class Member:
     def measure(self) -> Iterator[Sample]:
         """What `/metrics` tells of this member; valid after `attach`."""
         assert self.partitions is not None
-        return measure_member(self.cluster, self.partitions, self._fetchers, self._logs)
+        return measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
 
     def problems(self) -> list[str]:
         """Return what is amiss: the controller has not told this broker of itself, or replicas are not in sync."""
@@ -329,7 +330,7 @@ class Member:
         """Return whether a partition is under-replicated. A follower hears of later ISRs by the metadata only."""
         known = self.cluster.image.partition(at)
         isr = hosted.isr if hosted.role is Role.LEADER or known is None else known.isr
-        return len(isr) < len(hosted.replicas)
+        return hosted._replace(isr=tuple(isr)).is_under_replicated
 
 
 class _Sessions:

@@ -9,6 +9,7 @@ from kbroker.metrics.registry import Sample
 from kbroker.replication.partitions import Role
 
 if TYPE_CHECKING:
+    from kbroker.cluster.controller import Controller
     from kbroker.cluster.shared_topics import SharedTopics
     from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.server.replica_fetchers import ReplicaFetchers
@@ -19,30 +20,44 @@ MOST_LAGS = 1000
 
 
 def measure_member(
-    cluster: SharedTopics, partitions: ReplicatedPartitions, fetchers: ReplicaFetchers, logs: LogManager
+    cluster: SharedTopics,
+    controller: Controller,
+    partitions: ReplicatedPartitions,
+    fetchers: ReplicaFetchers,
+    logs: LogManager,
 ) -> Iterator[Sample]:
-    """Leaders, ISRs and followers of this broker; as the controller, partitions of the cluster without a leader."""
+    """Leaders, ISRs and followers of this broker; as the controller, the partitions of the cluster."""
     led = {at: hosted for at, hosted in partitions.all().items() if hosted.role is Role.LEADER}
-    under_min = 0
+    under_min = at_min = 0
     for at, hosted in led.items():
         log = logs.get(at)
         if log is not None:
-            under_min += len(hosted.isr) < min(log.options.min_in_sync, len(hosted.replicas))
+            needed = min(log.options.min_in_sync, len(hosted.replicas))
+            under_min += len(hosted.isr) < needed
+            at_min += len(hosted.isr) == needed
     image = cluster.image
-    offline = 0
-    if cluster.is_controller:
-        offline = sum(
-            partition.leader not in image.brokers for topic in image.topics.values() for partition in topic.partitions
-        )
+    everywhere = (
+        [partition for topic in image.topics.values() for partition in topic.partitions]
+        if cluster.is_controller
+        else []
+    )
     counts = partitions.in_sync_counts
     yield Sample("kbroker_active_controller", cluster.is_controller)
     yield Sample("kbroker_registered", cluster.node_id in image.brokers)
     yield Sample("kbroker_leader_partitions", len(led))
-    yield Sample(
-        "kbroker_under_replicated_partitions", sum(len(each.isr) < len(each.replicas) for each in led.values())
-    )
+    yield Sample("kbroker_under_replicated_partitions", sum(each.is_under_replicated for each in led.values()))
     yield Sample("kbroker_under_min_isr_partitions", under_min)
-    yield Sample("kbroker_offline_partitions", offline)
+    yield Sample("kbroker_at_min_isr_partitions", at_min)
+    yield Sample("kbroker_offline_partitions", sum(each.leader not in image.brokers for each in everywhere))
+    yield Sample("kbroker_global_topics", len(image.topics) if cluster.is_controller else 0)
+    yield Sample("kbroker_global_partitions", len(everywhere))
+    yield Sample(
+        "kbroker_preferred_replica_imbalance", sum(each.leader != next(iter(each.replicas), -1) for each in everywhere)
+    )
+    elections = controller.elections
+    yield Sample("kbroker_leader_elections_total", elections.held)
+    yield Sample("kbroker_leader_election_seconds_total", elections.seconds)
+    yield Sample("kbroker_unclean_leader_elections_total", elections.unclean)
     yield Sample("kbroker_isr_shrinks_total", counts.shrinks)
     yield Sample("kbroker_isr_expands_total", counts.expands)
     yield Sample("kbroker_isr_changes_failed_total", counts.failed)

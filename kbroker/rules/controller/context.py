@@ -55,6 +55,8 @@ class Context:
         """Topics of `deleting` that cannot be deleted now."""
         self.missed: dict[int, dict[TopicPartition, None]] = {}
         """By broker that is away, partitions that were deleted meanwhile: a process that lives on has to be told."""
+        self.unclean_elections = 0
+        """How many leaders were elected from outside the ISR; whoever drives the rules takes it."""
         self.notes = PartitionNotes()
         """What the log is to say; whoever drives the rules takes it."""
 

@@ -29,6 +29,8 @@ class Elected(NamedTuple):
 
     state: PartitionState
     told: tuple[int, ...]
+    is_unclean: bool = False
+    """Whether the leader was not in the ISR."""
 
 
 def elect(
@@ -67,7 +69,7 @@ def _offline(
         return Elected(led_by(state, leader, context.online_of(state.isr, partition)), online)
     if not allows_unclean or not online:
         return None
-    return Elected(led_by(state, online[0], (online[0],))._replace(recovery=RECOVERING), online)
+    return Elected(led_by(state, online[0], (online[0],))._replace(recovery=RECOVERING), online, is_unclean=True)
 
 
 def led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

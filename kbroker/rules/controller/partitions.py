@@ -104,6 +104,7 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
         for partition, state in written.items():
             context.states[partition] = outcome[partition] = state
             context.partition_status[partition] = PartitionStatus.ONLINE
+            context.unclean_elections += elected[partition].is_unclean
             batch.tell_roles(elected[partition].told, partition)
         remaining = [each for each in elected if each not in written]
         if remaining:

@@ -95,12 +95,16 @@ def test_one_line_says_which_partitions_have_no_leader(
 def test_an_unclean_election_is_held_only_where_it_is_allowed(cluster: ControlCluster) -> None:
     cluster.create("unclean", (2, 3), configs={"unclean.leader.election.enable": "true"})
     cluster.create("clean", (2, 3))
+    before = cluster.active.controller.elections
     cluster.lose(3)
     cluster.lose(2)
     cluster.start(3)
     cluster.settle()
     assert cluster.state("unclean")[:5] == (3, 3, (3,), 1, 1), "the leader is recovering"
     assert cluster.leader("clean") == -1
+    elections = cluster.active.controller.elections
+    assert (before.unclean, elections.unclean) == (0, 1)
+    assert elections.held == before.held + 3, "two brokers went, and one came back"
 
 
 def test_another_broker_takes_over_when_the_controller_dies(cluster: ControlCluster) -> None:
