@@ -116,10 +116,13 @@ class AllocatedProducerIds:
         """The ids that are given out next."""
         self._next_block: range | None = None
         self._is_asking = False
+        self._is_used = False
+        """Whether somebody has wanted an id: before, no block is taken, as in Kafka."""
 
     def next(self) -> int:
         """Return an id that has never been used. Raises NoIdYet while the controller has given none."""
         with self._lock:
+            self._is_used = True
             if not self._block and self._next_block is not None:
                 self._block, self._next_block = self._next_block, None
             producer_id = self._block[0] if self._block else None
@@ -132,9 +135,9 @@ class AllocatedProducerIds:
         return producer_id
 
     def fetch_ahead(self) -> None:
-        """Ask for the next block, if it is time for it and no request is under way."""
+        """Ask for the next block, if ids are wanted, it is time for it, and no request is under way."""
         with self._lock:
-            must_ask = self._must_ask_locked()
+            must_ask = self._is_used and self._must_ask_locked()
         if must_ask:
             self._ask()
 

@@ -17,7 +17,7 @@ import re
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED
+from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.rules.transaction import EPOCH_VERSION, FEATURE, FIRST_VERSION
 from kbroker.server.handlers.shared.features import Features
 from kbroker.server.handlers.shared.services import Services
@@ -28,8 +28,8 @@ FIRST_VERSION_WITH_ZERO = 4
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 MOST_BODIES = 100
-_bodies: dict[tuple[int, int, int], bytes] = {}
-"""Encoded answers by version, level of transactions, and epoch of the features."""
+_bodies: dict[tuple[int, int, int, frozenset[ApiKey]], bytes] = {}
+"""Encoded answers by version, level of transactions, epoch of the features, and what is left out."""
 
 
 def handle(services: Services, request: Request, message: M.ApiVersionsRequest) -> None:
@@ -40,7 +40,7 @@ def handle(services: Services, request: Request, message: M.ApiVersionsRequest) 
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         request.connection.session["client software"] = (name, release)
     features = services.features
-    key = (version, features.transaction_version, features.epoch)
+    key = (version, features.transaction_version, features.epoch, features.not_advertised)
     body = _bodies.get(key)
     if body is None:
         if len(_bodies) >= MOST_BODIES:
@@ -51,7 +51,7 @@ def handle(services: Services, request: Request, message: M.ApiVersionsRequest) 
 
 def _response(version: int, features: Features) -> M.ApiVersionsResponse:
     R = M.ApiVersionsResponse
-    served = [(key, features.versions_of(key)) for key in sorted(SERVED)]
+    served = [(key, features.versions_of(key)) for key in sorted(SERVED.keys() - features.not_advertised)]
     answer = R(
         api_keys=[
             R.ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max) for key, versions in served

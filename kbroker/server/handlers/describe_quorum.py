@@ -3,6 +3,7 @@
 There is no metadata log and no quorum: this broker answers as the only voter. It describes partition 0 of
 __cluster_metadata if the request asks for nothing else; every other partition gets UNKNOWN_TOPIC_OR_PARTITION, as in
 Kafka. The log end offset is the number of metadata changes since the start.
+A member of a cluster does not advertise it, as Kafka in ZooKeeper mode does not, and answers UNSUPPORTED_VERSION.
 Leaves out: observers, of which there are none.
 
 v0  first
@@ -15,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.cluster.new_topics import METADATA_LOG_TOPIC
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import number_key
 from kbroker.protocol import messages as M
 
@@ -29,6 +30,8 @@ FIRST_VERSION_WITH_NODES = 2
 
 def handle(services: Services, request: Request, message: M.DescribeQuorumRequest) -> M.DescribeQuorumResponse:
     """Answer the request at once. A partition named twice is answered once."""
+    if not services.cluster.is_alone:
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "There is no metadata quorum: the cluster is in ZooKeeper.")
     asked = [(topic.topic_name, part.partition_index) for topic in message.topics for part in topic.partitions]
     if asked == [(METADATA_LOG_TOPIC, 0)]:
         return _described(services, request)

@@ -125,9 +125,25 @@ def test_a_member_asks_the_controller_and_waits_for_nothing(controller: StandInC
     assert [ids.next() for _ in range(3)] == [5000, 5001, 5002] and controller.asked == []
 
 
-def test_the_next_block_is_asked_for_ahead(controller: StandInController) -> None:
+def wanted(controller: StandInController) -> AllocatedProducerIds:
+    """Return the ids of a member of which somebody has wanted one already."""
+    ids = allocated(controller)
+    with pytest.raises(NoIdYet):
+        ids.next()
+    return ids
+
+
+def test_no_block_is_taken_before_somebody_wants_an_id(controller: StandInController) -> None:
     ids = allocated(controller)
     ids.fetch_ahead()
+    assert controller.asked == []
+    with pytest.raises(NoIdYet):
+        ids.next()
+    assert len(controller.asked) == 1
+
+
+def test_the_next_block_is_asked_for_ahead(controller: StandInController) -> None:
+    ids = wanted(controller)
     ids.fetch_ahead()
     controller.answer()
     given = [ids.next() for _ in range(901)]
@@ -148,8 +164,7 @@ def test_the_next_block_is_asked_for_ahead(controller: StandInController) -> Non
     ],
 )
 def test_a_bad_answer_gives_no_ids_and_it_is_asked_again(controller: StandInController, wrong: dict[str, int]) -> None:
-    ids = allocated(controller)
-    ids.fetch_ahead()
+    ids = wanted(controller)
     controller.answer(**wrong)
     with pytest.raises(NoIdYet):
         ids.next()
@@ -158,8 +173,7 @@ def test_a_bad_answer_gives_no_ids_and_it_is_asked_again(controller: StandInCont
 
 
 def test_no_answer_is_no_block(controller: StandInController) -> None:
-    ids = allocated(controller)
-    ids.fetch_ahead()
+    ids = wanted(controller)
     controller.asked.pop()[1](None, -1)
     with pytest.raises(NoIdYet):
         ids.next()

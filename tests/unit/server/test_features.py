@@ -111,3 +111,9 @@ def test_the_level_is_not_to_be_changed(bench: Bench) -> None:
     assert [update(1), update(2)] == [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NONE]
     bench.join(is_kafka=True)
     assert [update(1), update(2)] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+
+
+def test_a_member_has_no_quorum_to_describe(bench: Bench) -> None:
+    assert ApiKey.DESCRIBE_QUORUM in bench.highest()
+    bench.kind.is_alone = False
+    assert bench.highest().keys() == SERVED.keys() - {ApiKey.DESCRIBE_QUORUM}

@@ -24,6 +24,9 @@ HIGHEST_BESIDE_KAFKA = {
 versions before the Kafka joined: newer ones of Produce and TxnOffsetCommit are still answered, and EndTxn closes the
 connection, so that the client asks again."""
 
+ONLY_ALONE = frozenset({ApiKey.DESCRIBE_QUORUM})
+"""What a member does not serve: as with an Apache Kafka 3.9 in ZooKeeper mode, there is no quorum to describe."""
+
 
 class Features:
     """The features that are served now. May be used by any thread."""
@@ -54,6 +57,11 @@ class Features:
         from kbroker.rules.transaction import EPOCH_VERSION
 
         return EPOCH_VERSION if self._cluster.only_kbrokers else FEATURE_OF_KAFKA
+
+    @property
+    def not_advertised(self) -> frozenset[ApiKey]:
+        """The APIs that are answered, if at all, with UNSUPPORTED_VERSION."""
+        return frozenset() if self._cluster.is_alone else ONLY_ALONE
 
     def versions_of(self, api_key: int) -> ApiVersions:
         """The versions of an API that are advertised."""
