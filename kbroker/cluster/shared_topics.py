@@ -501,7 +501,16 @@ class SharedTopics:
         new = self._internal_topics.get(name)
         if new is None:
             return NewTopic(name)
-        return new if name in self._exact else sized_to_cluster(new, len(image.brokers))
+        if name in self._exact:
+            return new
+        sized = sized_to_cluster(new, len(image.brokers))
+        if sized.replication_factor < new.replication_factor:
+            log.warning(
+                "%s gets %d of its %d replicas, for no more brokers are there; once they are: kbroker reassign plan %s "
+                "--replication-factor %d --execute",
+                name, sized.replication_factor, new.replication_factor, name, new.replication_factor,
+            )  # fmt: skip
+        return sized
 
     def _write_topics(self, topics: Sequence[Topic]) -> None:
         """Write the configs and assignments of new topics. A topic that exists already is left as it is."""

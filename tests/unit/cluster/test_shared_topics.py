@@ -270,7 +270,9 @@ def test_any_member_writes_a_topic_that_is_only_named(member: Member) -> None:
     assert member.store.get(paths.topic_path("new")) == before, "the first writer wins"
 
 
-def test_internal_topics_are_sized_to_the_cluster_unless_their_size_was_given(member: Member) -> None:
+def test_internal_topics_are_sized_to_the_cluster_unless_their_size_was_given(
+    member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
     member.tell()
     results = member.topics.ensure(["__consumer_offsets", "__transaction_state"])
     codes = [code(each) for each in results]
@@ -278,6 +280,9 @@ def test_internal_topics_are_sized_to_the_cluster_unless_their_size_was_given(me
     offsets = paths.decode_topic("/", member.store.get(paths.topic_path("__consumer_offsets"))[0])
     assert {len(replicas) for replicas in offsets.replicas.values()} == {2}
     assert member.store.exists(paths.topic_path("__transaction_state")) is None
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith("__consumer_offsets gets 2 of its 3 replicas")
+    assert warning.endswith("kbroker reassign plan __consumer_offsets --replication-factor 3 --execute")
 
 
 def test_configs_are_written_with_a_notification_and_hold_here_at_once(member: Member) -> None:
