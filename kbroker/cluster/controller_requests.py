@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.rules.controller.leaders import ElectionOutcome as ElectionOutcome
+from kbroker.rules.controller.outcomes import ElectionOutcome as ElectionOutcome
 from kbroker.rules.controller.values import Assignment
 
 

@@ -8,8 +8,7 @@ from kbroker.cluster.controller_requests import ElectionOutcome, PartitionOutcom
 from kbroker.cluster.image import MetadataImage
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
-from kbroker.rules.controller.leaders import NOT_NEEDED
-from kbroker.rules.controller.reassignment import NOT_MOVED, target_problem
+from kbroker.rules.controller.outcomes import NOT_MOVED, NOT_NEEDED, target_problem
 from kbroker.rules.controller.values import Assignment
 
 NO_SUCH_PARTITION = "The partition does not exist."

@@ -10,9 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from enum import Enum
 from typing import NamedTuple
-from uuid import UUID
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -28,6 +26,7 @@ from kbroker.replication.control_requests import (
     told_roles,
     told_stops,
 )
+from kbroker.replication.hosted import Hosted, Role
 from kbroker.replication.in_sync_requests import Change, InSyncRequests
 from kbroker.replication.surroundings import (
     AskController,
@@ -50,37 +49,6 @@ UNKNOWN_REPLICA_EPOCH = -1
 
 RETRY_REFUSED_MS = 500
 """How long a leader waits before it asks again to let a replica in, after the controller has refused to."""
-
-
-class Role(Enum):
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    OFFLINE = "offline"
-    """The log is in a failed directory."""
-
-
-class Hosted(NamedTuple):
-    """A partition that this broker has a replica of. A value: it does not change."""
-
-    role: Role
-    topic_id: UUID
-    """NO_UUID if the controller has told none."""
-    leader: int
-    """Broker id; -1 if there is none."""
-    leader_epoch: int
-    partition_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    """The committed ISR, if this broker leads; else the ISR when the leader epoch began."""
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    is_pending: bool = False
-    """Whether this broker leads and a change of its ISR is not settled yet."""
-
-    @property
-    def is_under_replicated(self) -> bool:
-        """Whether the ISR lacks replicas. Those that a reassignment adds are not missed before they are there."""
-        return len(self.isr) < len(set(self.replicas) - set(self.adding))
 
 
 class InSyncCounts(NamedTuple):

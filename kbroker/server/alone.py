@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker.clock import Clock
 from kbroker.cluster.new_topics import TopicDefaults
@@ -13,13 +14,15 @@ from kbroker.config.definitions import DEFAULT_NODE_ID
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.store import Store
 from kbroker.model import Endpoint, TopicPartition
-from kbroker.replication.surroundings import RoleListeners
 from kbroker.server.found_logs import find_store, found_partitions
-from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.own_store import refuse_carried
 from kbroker.storage.directory import MetaProperties
 from kbroker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from kbroker.replication.surroundings import RoleListeners
+    from kbroker.server.home import OnStop
 
 
 class Alone:

@@ -35,7 +35,6 @@ from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.current_leader import current_leader
 from kbroker.server.handlers.shared.read_replicas import RACK_AWARE, read_replica_of
 from kbroker.server.handlers.shared.services import Services
-from kbroker.server.home import Home
 from kbroker.server.local_partitions import LocalPartitions
 from kbroker.server.log_options import storage_options
 from kbroker.server.processors import ProcessorLimits, Processors
@@ -44,7 +43,7 @@ from kbroker.server.request_channel import RequestChannel
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    pass
+    from kbroker.server.home import Home
 
 LOG = logging.getLogger(__name__)
 

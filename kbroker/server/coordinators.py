@@ -12,7 +12,7 @@ from kbroker.cluster.producer_ids import AllocatedProducerIds, AskController, Pr
 from kbroker.coordination.store import Store
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.acks import ReplicationWaits
-from kbroker.replication.partitions import Hosted
+from kbroker.replication.hosted import Hosted
 from kbroker.rules.java_hash import java_string_hash
 from kbroker.server.group_topics import image_topics
 from kbroker.server.local_markers import LocalMarkers

@@ -24,7 +24,8 @@ from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from kbroker.metrics.registry import Sample
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
-from kbroker.replication.partitions import Hosted, ReplicatedPartitions, Role
+from kbroker.replication.hosted import Hosted, Role
+from kbroker.replication.partitions import ReplicatedPartitions
 from kbroker.replication.surroundings import RoleListeners
 from kbroker.server.controlled_shutdown import HandOver, hand_over
 from kbroker.server.controller_channel import ControllerChannel, endpoints_on

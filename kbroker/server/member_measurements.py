@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.metrics.registry import Sample
-from kbroker.replication.partitions import Role
+from kbroker.replication.hosted import Role
 
 if TYPE_CHECKING:
     from kbroker.cluster.controller import Controller

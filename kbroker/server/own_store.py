@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import FILE_NAME, EmbeddedStore
 from kbroker.coordination.store import Store
@@ -30,6 +29,8 @@ def put_aside(log_dirs: Iterable[Path], tree: Store, address: str) -> None:
 
     Raises CannotJoin if the tree lacks a topic; then nothing is changed.
     """
+    from kbroker.cluster.joining import CannotJoin  # not imported by a broker that is alone
+
     for directory in log_dirs:
         path = directory / FILE_NAME
         if not path.exists():

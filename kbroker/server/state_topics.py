@@ -9,8 +9,8 @@ from kbroker.cluster.cluster import Cluster
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.acks import ReplicationWaits
+from kbroker.replication.hosted import Hosted, Role
 from kbroker.replication.local_replica import LocalReplica
-from kbroker.replication.partitions import Hosted, Role
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.commands import DropPreferredElection, ReadPreferredElection, Rule
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.elections import Election, elect
+from kbroker.rules.controller.outcomes import NOT_NEEDED, ElectionOutcome
 from kbroker.rules.controller.partitions import bring_online
-from kbroker.rules.controller.values import NO_LEADER
-
-NOT_NEEDED = "The partition has the leader that an election would give it."
-
-
-class ElectionOutcome(NamedTuple):
-    """The new leader of a partition, or why there is none (-1)."""
-
-    error: ErrorCode
-    message: str | None = None
-    leader: int = NO_LEADER
 
 
 def elect_leaders(

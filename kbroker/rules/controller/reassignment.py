@@ -7,8 +7,7 @@ another controller can go on after every step: all that it needs is in the node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -23,6 +22,7 @@ from kbroker.rules.controller.commands import (
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.deletion import halt, release
 from kbroker.rules.controller.elections import Election, led_by
+from kbroker.rules.controller.outcomes import NOT_MOVED, target_problem
 from kbroker.rules.controller.partitions import bring_online, read_again
 from kbroker.rules.controller.replicas import change_replicas
 from kbroker.rules.controller.values import Assignment, ReplicaStatus
@@ -31,7 +31,6 @@ Target = tuple[int, ...] | None
 """The replicas that a partition is to have; None: cancel."""
 
 Refusals = dict[TopicPartition, tuple[ErrorCode, str | None]]
-NOT_MOVED = "The replicas of the partition are not being changed."
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
 
@@ -90,24 +89,6 @@ def isr_grew(context: Context, partition: TopicPartition) -> Rule[None]:
     """Complete the reassignment of a partition if its ISR has the whole target now."""
     if partition in context.reassigning and _is_complete(context, partition, context.assignment(partition)):
         yield from _reassign(context, partition, context.assignment(partition))
-
-
-def target_problem(assignment: Assignment, target: tuple[int, ...], live: Collection[int]) -> str | None:
-    """Return what is wrong with the replicas that a partition is to have; None if nothing is. `live`: broker ids."""
-    if not target:
-        return "Empty replica list specified in partition reassignment."
-    # Sorted, not in a set: a client may choose numbers that collide in a table.
-    if any(each == following for each, following in pairwise(sorted(target))):
-        return f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
-    if min(target) < 0:
-        return f"Invalid broker id in replica list: {list(target)}"
-    adding = [each for each in target if each not in assignment.original]
-    if not all(each in live for each in adding):
-        return (
-            f"Replica assignment has brokers that are not alive. Replica list: {adding}, "
-            f"live broker list: {sorted(live)}"
-        )
-    return None
 
 
 def _changed(context: Context, partition: TopicPartition, target: Target) -> Assignment | None:

@@ -19,7 +19,7 @@ from kbroker.model import GROUP_OFFSETS_TOPIC, NO_UUID, TRANSACTION_STATE_TOPIC,
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.replication.acks import ReplicationWaits
-from kbroker.replication.partitions import Hosted, Role
+from kbroker.replication.hosted import Hosted, Role
 from kbroker.server.coordinators import Coordinators, OtherBrokers
 from kbroker.server.dispatch import ROUTES
 from kbroker.storage.log import Log

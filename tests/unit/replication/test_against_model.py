@@ -11,7 +11,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.replication.partitions import Role
+from kbroker.replication.hosted import Role
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.home import ManualClock, batch_of

@@ -10,7 +10,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.replication import in_sync_requests
-from kbroker.replication.partitions import Hosted
+from kbroker.replication.hosted import Hosted
 from tests.kit.models.replica_logs import ModelFollower, ModelLogs, ModelState
 from tests.kit.parts.members import FIRST, ME, TOPIC, TOPIC_ID, Ask, Member, role
 

@@ -9,7 +9,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.replication.partitions import Hosted, Role
+from kbroker.replication.hosted import Hosted, Role
 from tests.kit.models.replica_logs import ModelLogs
 from tests.kit.parts.members import FIRST, ME, TOPIC, TOPIC_ID, Member, role
 

@@ -1,0 +1,38 @@
+"""What a member of a cluster knows of a partition that it has a replica of."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+
+class Role(Enum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+    """The log is in a failed directory."""
+
+
+class Hosted(NamedTuple):
+    """A partition that this broker has a replica of. A value: it does not change."""
+
+    role: Role
+    topic_id: UUID
+    """NO_UUID if the controller has told none."""
+    leader: int
+    """Broker id; -1 if there is none."""
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    """The committed ISR, if this broker leads; else the ISR when the leader epoch began."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    is_pending: bool = False
+    """Whether this broker leads and a change of its ISR is not settled yet."""
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the ISR lacks replicas. Those that a reassignment adds are not missed before they are there."""
+        return len(self.isr) < len(set(self.replicas) - set(self.adding))
