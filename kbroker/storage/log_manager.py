@@ -152,7 +152,7 @@ class LogManager:
                     self._directories.leave_out(path, error)
             self._directories.refuse_if_none_is_left()
             for path, reason in self._directories.left_out.items():
-                home = OpenDirectory(self._fs, path, 0, self._lock)
+                home = OpenDirectory(self._fs, path, 0, self._lock, is_member=self._context.is_member)
                 home.directory.fail(reason)
                 self._homes.append(home)
             leftovers = _Leftovers([], set())
@@ -173,7 +173,9 @@ class LogManager:
             self._start_background()
 
     def _open_home(self, path: str, node_id: int, cluster_id: str) -> OpenDirectory:
-        home = OpenDirectory(self._fs, path, self.options.flusher_threads, self._lock)
+        home = OpenDirectory(
+            self._fs, path, self.options.flusher_threads, self._lock, is_member=self._context.is_member
+        )
         home.open(node_id, cluster_id)
         home.directory.set_on_offline(lambda reason: self._directory_failed(home))
         return home

@@ -25,9 +25,12 @@ logger = logging.getLogger("kbroker.storage")
 
 
 class OpenDirectory:
-    """One log directory. `lock` is the log manager's lock: the manager adds and removes logs."""
+    """One log directory. `lock` is the log manager's lock: the manager adds and removes logs.
 
-    def __init__(self, fs: FileSystem, path: str, flusher_threads: int, lock: threading.RLock):
+    `is_member`: the broker is a member of a cluster, so high watermarks are behind the logs' ends.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, flusher_threads: int, lock: threading.RLock, *, is_member: bool):
         self.path = path
         self.directory = LogDirectory(path)
         self.flushers = Flushers(self.directory, flusher_threads)
@@ -35,6 +38,7 @@ class OpenDirectory:
         self.is_clean = False
         """Whether the directory was stopped cleanly before this start."""
         self._fs = fs
+        self._is_member = is_member
         self._lock = lock
         self._logs: dict[TopicPartition, Log] = {}
         self._departed: set[TopicPartition] = set()
@@ -57,8 +61,9 @@ class OpenDirectory:
         self._recovery_points = self._load_recovery_points(entries)
         otherwise = "logs start with their first segments, records deleted from it return"
         self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
-        otherwise = "high watermarks begin at the logs' starts, and move when the other replicas are known"
-        self._high_watermarks = self._load_checkpoint(checkpoints.HIGH_WATERMARKS, otherwise) or {}
+        if self._is_member:
+            otherwise = "high watermarks begin at the logs' starts, and move when the other replicas are known"
+            self._high_watermarks = self._load_checkpoint(checkpoints.HIGH_WATERMARKS, otherwise) or {}
         self.cleaned.load(entries)
         # Without recovery points a clean mark says nothing about the logs.
         self.is_clean = is_clean and self._recovery_points is not None
