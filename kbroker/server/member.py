@@ -34,7 +34,7 @@ from kbroker.server.home import OnStop
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.member_measurements import measure_member
 from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
-from kbroker.server.own_store import put_aside
+from kbroker.server.own_store import mark_as_members, put_aside
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
 from kbroker.storage.directory import MetaProperties
@@ -195,6 +195,7 @@ class Member:
         self._fetchers.start()
         self._replication_thread.start()
         self._membership.register(endpoints, self._config["broker.rack"])
+        mark_as_members(self._config.log_dirs, self._sessions.address)
         self._membership_thread.start()
 
     def leave(self) -> None:

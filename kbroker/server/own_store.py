@@ -49,6 +49,21 @@ def put_aside(log_dirs: Iterable[Path], tree: Store, address: str) -> None:
         LOG.info("%s was carried into ZooKeeper %s, and is kept as %s%s", path, address, FILE_NAME, CARRIED)
 
 
+def mark_as_members(log_dirs: Iterable[Path], address: str) -> None:
+    """Leave a file in log directories by which `refuse_carried` knows that they are those of a member of a cluster.
+
+    A broker that has forgotten its zookeeper.connect would append, alone, to what others have replicas of.
+    """
+    for directory in log_dirs:
+        try:
+            with (directory / f"{FILE_NAME}{CARRIED}").open("x") as file:
+                file.write(f"These are the log directories of a member of the cluster in ZooKeeper {address}.\n")
+        except FileExistsError:
+            pass
+        except OSError as error:
+            LOG.warning("%s is not marked as that of a member of a cluster: %s", directory, error)
+
+
 def refuse_carried(log_dirs: Iterable[Path]) -> None:
     """Raise ConfigError if this broker was a member of a cluster, and its topics have not been carried back."""
     directories = list(log_dirs)

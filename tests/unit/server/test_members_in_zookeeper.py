@@ -151,6 +151,10 @@ def test_a_member_that_starts_again_has_its_topics_and_messages(members: Members
     members.create("t", 1, 1, retention__ms="99000")
     members.running[3].append("t", 0, [b"a", b"b"])
     members.stop(3)
+    forgetful = WholeBroker(members.folder, {"broker.id": 3, "log.dirs": members.folder / "3"})
+    with pytest.raises(ConfigError, match=r"is that of a member of a cluster: set zookeeper\.connect"):
+        forgetful.broker.start()
+    forgetful.broker.stop()
     broker = members.start(3)
     await_that(lambda: "t" in members.cluster(3).image.topics)
     log = broker.log_of("t", 0)
