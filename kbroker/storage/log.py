@@ -74,7 +74,7 @@ class Log(LogReplica):
         self.written_recovery_point = recovery_point
         """This log's entry in recovery-point-offset-checkpoint on the disk."""
         self._durable_start_offset = log_start_offset
-        self._leader_epoch = 0
+        self._leader_epoch = NO_LEADER_EPOCH if context.is_member else 0
         self._is_shut = False
         self._closed_size: int | None = None
         """Bytes of the segments on disk, once somebody has asked: nothing changes them before the log is open."""

@@ -452,8 +452,11 @@ class LogLoader:
     def _settle_epoch_of_empty(self, segments: list[Segment], end_offset: int) -> None:
         """Believe the newest epoch of an empty log only if the cluster or a batch has named one at least as new.
 
-        Otherwise a damaged checkpoint alone could fence everybody.
+        Otherwise a damaged checkpoint alone could fence everybody. A member of a cluster has not been told an epoch
+        yet: there a leader drops newer ones when it begins its own, and a follower when its leader does not know them.
         """
+        if self.leader_epoch == NO_LEADER_EPOCH:
+            return
         known = max(self.leader_epoch, self._witness.epoch_before(end_offset, segments))
         if self.epochs.latest > known:
             logger.warning(

@@ -71,3 +71,20 @@ def test_an_epoch_begins_at_election_without_an_append(home: LogHome) -> None:
     assert log.end_offset_for_epoch(4) == (4, 2)
     assert log.end_offset_for_epoch(3) == (1, 2)
     assert (log.state.led_since, log.state.epoch_start_offset) == (1, 2)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_epoch_of_an_empty_log_is_known_after_a_start_and_dropped_if_the_cluster_has_not_come_so_far(
+    home: LogHome, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    home.context.is_member = True
+    log = home.create()
+    log.lead(5, {2: -1}, [1, 2])
+    log.close()
+    log = home.reopen(clean=clean)
+    assert log.epochs == [(5, 0)]
+    log.follow(6)
+    assert log.epochs == [(5, 0)], "as in Kafka: the leader of epoch 6 tells where it differs"
+    log.lead(3, {2: -1}, [1, 2])
+    assert log.epochs == [(3, 0)], "an epoch that nobody has given fences nobody"
+    assert caplog.messages == []
