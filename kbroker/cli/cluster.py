@@ -177,7 +177,7 @@ def _print_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     for note in plan.notes:
         print(f"note: {note}")
     would = "would be " if arguments.dry_run else ""
-    done = "taken over" if arguments.action == "import" else "given back"
+    done = f"carried {'out of' if arguments.action == 'import' else 'into'} ZooKeeper"
     print(
         f"{plan.topic_count} topics with {plan.partition_count} partitions {would}{done}: "
         f"{len(plan.operations)} nodes {would}written"

@@ -60,7 +60,7 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     led = Counter(partition.leader for partition in partitions)
     brokers = [
         _broker(admin, cluster, broker, directories.get(broker.node_id)) | {"leads": led[broker.node_id]}
-        for broker in cluster.brokers
+        for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
     ]
     groups = Counter(group.state or "of no known state" for group in admin.list_groups())
     offline = sum(partition.leader < 0 for partition in partitions)

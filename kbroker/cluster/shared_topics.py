@@ -326,8 +326,8 @@ class SharedTopics:
         if before != self.only_kbrokers:
             if self._foreign:
                 log.info(
-                    "broker %s is no kbroker: consumer groups of KIP-848, transaction.version 2 and configs of groups "
-                    "are not served while it is a member",
+                    "Apache Kafka is in the cluster (broker %s): consumer groups of KIP-848, transaction.version 2 and "
+                    "configs of groups are not served until it has gone",
                     listed(list(map(str, sorted(self._foreign))), MOST_NAMES),
                 )
             else:
