@@ -33,7 +33,7 @@ NOTES = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: f"{AT_CONTROLLER}; a broker that is alone has none",
     ApiKey.SASL_HANDSHAKE: "ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka",
     ApiKey.SASL_AUTHENTICATE: "ILLEGAL_SASL_STATE on a listener without SASL, as in Kafka",
-    ApiKey.DESCRIBE_QUORUM: "one voter, the broker itself",
+    ApiKey.DESCRIBE_QUORUM: "one voter, the broker itself; UNSUPPORTED_VERSION at a member of a cluster, as in Kafka",
     ApiKey.UPDATE_FEATURES: "whatever would change a feature is refused",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted",
     ApiKey.LIST_CONFIG_RESOURCES: "version 0 is ListClientMetricsResources, of which there are none",

@@ -86,17 +86,18 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/cluster/test_shared_topics.py::test_groups_have_configs_only_among_kbrokers",
     ),
     OtherDeviation(
-        "Nodes: /latest_producer_id_block",
-        "A member has a block of ids before the first producer asks. Kafka asks for it then.",
-        "The first producer does not wait.",
-        "tests/unit/cluster/test_producer_ids.py::test_the_next_block_is_asked_for_ahead",
-    ),
-    OtherDeviation(
         "Internal topics in a small cluster",
         "Their replication factor is the number of brokers, where that is smaller and the setting is not given. "
         "Kafka does not make the topic before there are as many brokers as the setting says.",
         "One broker with a ZooKeeper works without settings, as one without.",
         "tests/unit/cluster/test_shared_topics.py::test_internal_topics_are_sized_to_the_cluster_unless_their_size_was_given",
+    ),
+    OtherDeviation(
+        "Consumer groups (KIP-848) when a Kafka joins",
+        "Their members are removed at once, with a line in the log, and are told UNSUPPORTED_VERSION. Offsets stay. "
+        "Kafka in ZooKeeper mode has no such groups.",
+        "A Kafka that becomes their coordinator would skip their records.",
+        "tests/unit/groups/test_consumer_groups.py::test_groups_end_when_a_kafka_joins_and_classic_members_go_on_at_once",
     ),
     OtherDeviation(
         "num.replica.fetchers",
