@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -331,7 +332,9 @@ def run(
                 with cluster.entered():
                     one.run(seconds, possible)
             except (NotSettled, RuntimeError, KafkaException, AssertionError) as error:
-                result.wrong.append(f"{type(error).__name__}: {error}")
+                frames = traceback.extract_tb(error.__traceback__)
+                where = [each for each in frames if "tests" in Path(each.filename).parts][-1]
+                result.wrong.append(f"{type(error).__name__} at {where.name}, line {where.lineno}: {error}")
             finally:
                 if keep is not None and result.is_bad:
                     kept(cluster, folder, keep / f"{'-'.join(brokers)}-{seed}")

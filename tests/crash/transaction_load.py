@@ -44,6 +44,8 @@ PROCESSES: list[dict[str, str]] = [
     {"r0": "Reader", "r1": "Reader", "d0": "DirtyReader"},
 ]
 COMMITTED_BY = re.compile(rb'"transaction":"([wme]\d+)\.[\d.]+","outcome":"committed"')
+MOVED = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+"""What a request may get that is sent while the leader changes; librdkafka's admin client does not ask again."""
 JAVA_GROUP = "java-movers"
 """The Java movers have their own group: librdkafka's movers sometimes hang, and then their group waits for them."""
 JAVA = {"w3": "Writer", "w4": "Writer", "m2": "Mover"}
@@ -214,21 +216,28 @@ class TransactionLoad:
     def places() -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for topic in (IN, LOG, OUT) for partition in range(PARTITIONS)]
 
+    def ends(self, admin: AdminClient, isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        asked = {place: OffsetSpec.latest() for place in self.places()}
+        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
+        return {place: answer.result(20).offset for place, answer in answers.items()}
+
     def await_decisions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return where the last stable offset is still not the end after every transaction must have timed out."""
         admin = AdminClient({"bootstrap.servers": self.address})
         deadline = time.monotonic() + TIMEOUT_MS / 1000 + 20
         undecided: dict[tuple[str, int], tuple[int, int]] = {}
         while time.monotonic() < deadline:
-            ends = []
-            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-                asked = {place: OffsetSpec.latest() for place in self.places()}
-                answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
-                ends.append({place: answer.result(20).offset for place, answer in answers.items()})
+            try:
+                stable = self.ends(admin, IsolationLevel.READ_COMMITTED)
+                ends = self.ends(admin, IsolationLevel.READ_UNCOMMITTED)
+            except KafkaException as error:
+                if error.args[0].code() not in MOVED:
+                    raise
+                continue
             undecided = {
-                (place.topic, place.partition): (ends[0][place], ends[1][place])
+                (place.topic, place.partition): (stable[place], ends[place])
                 for place in self.places()
-                if ends[0][place] != ends[1][place]
+                if stable[place] != ends[place]
             }
             if not undecided:
                 break
