@@ -33,7 +33,7 @@ from tests.crash.transaction_clients import LOG
 from tests.crash.transaction_load import LATEST_S, TransactionLoad
 from tests.kit.clients.wire import ConnectionClosed, WireClient
 from tests.kit.cluster import replicas, tree
-from tests.kit.cluster.cluster import Cluster, NotSettled
+from tests.kit.cluster.cluster import SETTLE_TIMEOUT_S, Cluster, NotSettled
 from tests.kit.crash.transaction_history import Anomaly, Outcome, anomalies
 
 SETTINGS: dict[str, object] = {
@@ -207,6 +207,8 @@ class Round:
         with self.transactions:
             self.records.start()
             time.sleep(1)
+            if "kafka" in self.result.brokers:
+                self.await_internal_topics()
             began = time.monotonic()
             while (passed_s := time.monotonic() - began) < seconds or (
                 passed_s < LATEST_S and not self.transactions.says_something()
@@ -225,6 +227,17 @@ class Round:
         self.cluster.await_settled()
         self.result.wrong += at_rest(self.cluster)
         self.result.wrong += own_faults(self.cluster)
+
+    def await_internal_topics(self) -> None:
+        """Wait until the coordinators' topics are there and everybody has them. A Kafka that meets an error while it
+        makes a log refuses the partition's leader epoch from then on, and follows it no more (KAFKA-9769)."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        wanted = {"/brokers/topics/__consumer_offsets", "/brokers/topics/__transaction_state"}
+        while not wanted <= self.cluster.tree().keys():
+            if time.monotonic() > deadline:
+                raise NotSettled("the clients have not made the coordinators' topics")
+            time.sleep(0.2)
+        self.cluster.await_settled()
 
     def do_some(self, faults: Sequence[str]) -> None:
         """Do up to three faults, most of them to brokers, and heal all of them after a while."""
