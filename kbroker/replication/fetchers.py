@@ -80,6 +80,8 @@ class _Followed:
         self.reported = ""
         """The last trouble that was logged, and the offset it was at: it is not logged again."""
         self.reported_at = -1
+        self.was_passing = False
+        """Whether the last trouble at this offset was one that may pass by itself."""
 
 
 class Fetchers:
@@ -122,7 +124,7 @@ class Fetchers:
             if followed.log is not None and followed.log is not own:
                 followed.engine.forget(followed.log.state)
             followed.log, followed.leader_id, followed.leader_epoch = own, leader_id, leader_epoch
-            followed.reported = ""
+            followed.reported, followed.was_passing = "", False
             first = follower.first_step(view_of(own))
             if first is None:
                 followed.engine.follow(own.state, own.topic_id.bytes, leader_id, leader_epoch)
@@ -214,7 +216,7 @@ class Fetchers:
             if followed.log is None or followed.leader_epoch != trouble.leader_epoch:
                 return
             if trouble.offset != followed.reported_at:
-                followed.reported, followed.reported_at = "", trouble.offset
+                followed.reported, followed.reported_at, followed.was_passing = "", trouble.offset, False
             if trouble.kind == "start":
                 self._guarded(followed, lambda at: at.follow_start(trouble.log_start_offset))
             else:
@@ -245,8 +247,10 @@ class Fetchers:
                 self._ask(followed, LATEST, follower.after_latest)
             case follower.AskEarliest():
                 self._ask(followed, EARLIEST, follower.after_earliest)
-            case follower.Retry(why):
-                self._report(followed, why)
+            case follower.Retry(why, is_passing):
+                if not is_passing or followed.was_passing:
+                    self._report(followed, why)
+                followed.was_passing = is_passing
                 self._resume(followed, self._options.backoff_ms)
             case follower.Wait():
                 log.debug("%s: not followed in epoch %d any more", followed.topic_partition, followed.leader_epoch)

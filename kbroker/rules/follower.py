@@ -12,6 +12,12 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from kbroker.errors import ErrorCode
 
+OF_UNTOLD_LEADERS = (
+    ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+)  # fmt: skip
+"""What a leader answers that the controller has told of its role later than the follower."""
+
 
 class Trouble(Protocol):
     """Why a partition is not fetched any more; `_core.replica.followed.ReplicaTrouble` is one."""
@@ -69,6 +75,8 @@ class Retry(NamedTuple):
 
     why: str
     """What went wrong, for the log; empty if it is nothing that anybody has to know."""
+    is_passing: bool = False
+    """Whether every election may bring it about for a moment: people have to know it only if it lasts."""
 
 
 class Wait(NamedTuple):
@@ -95,7 +103,7 @@ def next_step(trouble: Trouble, log: LogView) -> Step:
         return AskLatest()
     if trouble.error == ErrorCode.FENCED_LEADER_EPOCH:
         return Wait()
-    return Retry(f"its leader answers {error_name(trouble.error)}")
+    return Retry(f"its leader answers {error_name(trouble.error)}", trouble.error in OF_UNTOLD_LEADERS)
 
 
 def after_append(error: int) -> Step:
