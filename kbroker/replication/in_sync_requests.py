@@ -57,14 +57,17 @@ class InSyncRequests:
         ask: AskController,
         broker_epoch: Callable[[], int],
         settle: Settle,
+        settled: Callable[[], None],
         clock: Clock,
         on_due: Callable[[], None],
     ):
-        """`on_due` is called by any thread when `due_ms` has become less."""
+        """`settled` is called when `settle` was called for all changes of an answer. `on_due` is called by any thread
+        when `due_ms` has become less."""
         self._node_id = node_id
         self._ask = ask
         self._broker_epoch = broker_epoch
         self._settle = settle
+        self._settled = settled
         self._clock = clock
         self._on_due = on_due
         self._lock = threading.Lock()  # guards what follows; nothing is called under it
@@ -166,6 +169,7 @@ class InSyncRequests:
             with self._lock:
                 if self._changes.get(topic_partition) is change:
                     del self._changes[topic_partition]
+        self._settled()
         return all_done
 
 

@@ -109,8 +109,9 @@ class ReplicatedPartitions:
         self.on_due: Callable[[], None] = _nobody_is_told
         """Called by any thread when `tick` is due sooner than it said. It must not wait."""
         self._requests = InSyncRequests(
-            node_id, ask_controller, lambda: metadata.broker_epoch, self._settle, clock, lambda: self.on_due()
-        )
+            node_id, ask_controller, lambda: metadata.broker_epoch, self._settle, self._tell_notes, clock,
+            lambda: self.on_due(),
+        )  # fmt: skip
         self._control_lock = threading.Lock()
         self._controller_epoch = 0
         self._is_stopping = False
@@ -118,6 +119,8 @@ class ReplicatedPartitions:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._live: frozenset[int] = frozenset()
         self._counts = InSyncCounts()
+        self._notes = PartitionNotes()
+        """What the log is to say of ISRs; guarded by `_lock`."""
         self._next_look = clock.monotonic() + self._look_interval_s
 
     # --- questions
@@ -400,6 +403,7 @@ class ReplicatedPartitions:
                 self._learn_state(TopicPartition(topic.topic_name, state.partition_index), state)
         for state in request.ungrouped_partition_states:
             self._learn_state(TopicPartition(state.topic_name, state.partition_index), state)
+        self._tell_notes()
 
     def _learn_state(
         self, topic_partition: TopicPartition, state: M.UpdateMetadataRequest.UpdateMetadataPartitionState
@@ -447,6 +451,7 @@ class ReplicatedPartitions:
                 led = [each for each, replica in self._replicas.items() if replica.in_sync is not None]
             for topic_partition in led:
                 self._put_out(topic_partition)
+            self._tell_notes()
             self._take_missed_roles()
         self._requests.send()
         until_look_ms = max(0, math.ceil((self._next_look - self._clock.monotonic()) * 1000))
@@ -509,12 +514,17 @@ class ReplicatedPartitions:
             followers = state.followers()
             late = rules.out_of_sync(replica.in_sync, followers, end, self._now_ms(), self._max_lag_ms)
             if late:
-                LOG.info(
-                    "%s: putting replicas out of the ISR %s that lag behind offset %d: %s",
-                    topic_partition, replica.in_sync.committed, end,
-                    {each.node_id: each.log_end_offset for each in followers if each.node_id in late},
-                )  # fmt: skip
+                out = ", ".join(map(str, sorted(late)))
+                self._notes.add(f"putting out of the ISR {replica.in_sync.committed} who lags: {out}", topic_partition)
+                LOG.debug("%s: the log ends at %d, those of followers at %s", topic_partition, end, followers)
                 self._propose_locked(topic_partition, replica, rules.shrink(replica.in_sync, late), followers)
+
+    def _tell_notes(self) -> None:
+        """Log what was noted of ISRs: many partitions often have the same change."""
+        with self._lock:
+            lines = self._notes.take()
+        for line in lines:
+            LOG.info("%s", line)
 
     def _propose_locked(
         self, topic_partition: TopicPartition, replica: _Replica, proposed: InSync, followers: Iterable[FollowerState]
@@ -536,7 +546,7 @@ class ReplicatedPartitions:
             after, then = rules.answered(before, proposal, answer)
             if isinstance(answer, ErrorCode) and then is not Next.IGNORE:
                 self._counts = self._counts._replace(failed=self._counts.failed + 1)
-                LOG.info("%s: the controller answers %s to the ISR %s", topic_partition, answer.name, proposal.isr)
+                self._notes.add(f"the controller answers {answer.name} to the ISR {proposal.isr}", topic_partition)
                 replica.retry_at = self._clock.monotonic() + RETRY_REFUSED_MS / 1000
             if after is not before:
                 self._set_in_sync_locked(topic_partition, replica, after)
@@ -551,10 +561,7 @@ class ReplicatedPartitions:
         )
         _state_of(replica).set_in_sync(after.committed, tuple(after.maximal))
         if after.committed != before.committed:
-            LOG.info(
-                "%s: the ISR is %s, was %s; partition epoch %d",
-                topic_partition, after.committed, before.committed, after.partition_epoch,
-            )  # fmt: skip
+            self._notes.add(f"the ISR is {after.committed}, was {before.committed}", topic_partition)
             expands = self._counts.expands + bool(set(after.committed) - set(before.committed))
             shrinks = self._counts.shrinks + bool(set(before.committed) - set(after.committed))
             self._counts = self._counts._replace(expands=expands, shrinks=shrinks)

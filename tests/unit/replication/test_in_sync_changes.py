@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
@@ -165,6 +166,25 @@ def test_a_follower_that_lags_is_put_out_after_one_to_one_and_a_half_lag_times(m
     member.partitions.on_news([FIRST])
     assert member.asks == []
     assert member.partitions.in_sync_counts == (0, 1, 0)
+
+
+def test_one_line_says_whose_isrs_have_changed_alike(
+    member: Member, logs: ModelLogs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kbroker.replication")
+    member.tell_roles(*(role(each, isr=[1, 2], leader_epoch=5) for each in range(3)))
+    now_ms = int(member.clock.monotonic() * 1000)
+    for each in range(3):
+        state = logs.logs[TopicPartition(TOPIC, each)].state
+        state.log_end_offset = 100
+        state.seen[2] = ModelFollower(2, 502, 0, 0, now_ms, True)
+    while not member.asks:
+        pass_ms(member, member.partitions.tick())
+    only_ask(member).commit()
+    assert [record.message for record in caplog.records if " ISR" in record.message] == [
+        f"{TOPIC}-0, {TOPIC}-1, {TOPIC}-2: putting out of the ISR (1, 2) who lags: 2",
+        f"{TOPIC}-0, {TOPIC}-1, {TOPIC}-2: the ISR is (1,), was (1, 2)",
+    ]
 
 
 def test_a_follower_at_the_end_is_not_put_out_however_long_ago_it_fetched(member: Member, led: ModelState) -> None:
