@@ -29,7 +29,7 @@ from kbroker.storage import checkpoints, directory, file_names
 from kbroker.storage.checkpoints import CLEANER_OFFSETS
 
 _ROOT_FILES = (*OFFSET_CHECKPOINTS, directory.META_PROPERTIES, directory.CLEAN_MARK)
-_OF_OTHERS = re.compile(r"\.lock|coordination\.sqlite(-.*)?|lost\+found")
+_OF_OTHERS = re.compile(r"\.lock|coordination\.sqlite(\.carried)?(-.*)?|lost\+found")
 _DEPARTED = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}(-delete|-stray|-future)")
 _LOCK = struct.Struct("hhqqi4x")  # struct flock
 _LOOKS = 3

@@ -16,6 +16,7 @@ from kbroker.errors import KbrokerError
 from kbroker.inspection.directory_check import Verifier
 from kbroker.inspection.entries import Finding
 from kbroker.model import TopicPartition
+from kbroker.server.own_store import mark_as_members
 from kbroker.storage import checkpoints, directory
 from tests.kit.logs import directory as kit
 
@@ -203,6 +204,12 @@ def test_files_that_do_not_belong_there_are_named(data: Path) -> None:
         ("00000000000000000099.index", "its .log is not there"),
         ("00000000000000000000.log", "its .timeindex is not there"),
     }
+
+
+def test_the_mark_of_a_member_of_a_cluster_is_no_finding(data: Path) -> None:
+    mark_as_members([data], "127.0.0.1:2181")
+    (data / "coordination.sqlite.carried-wal").touch()
+    assert list(Verifier().check(data)) == []
 
 
 def test_ids_must_agree_over_all_directories(data: Path, good: Path, tmp_path: Path) -> None:
