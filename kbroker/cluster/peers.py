@@ -149,7 +149,9 @@ class PeerNetwork:
     async def _end(self) -> None:
         for each in self._all:
             each.end()
-        await asyncio.sleep(0)
+        # The cancelled tasks take their last step, and then what was to be called at their end is called.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
 
 class NetworkPeers:
@@ -394,7 +396,13 @@ class _Node:
         """Send a request. Tasks take their first step in the order in which they are made, so requests leave in it."""
         task = self._network.thread.loop.create_task(self._exchange(connection, request))
         self._exchanges.add(task)
-        task.add_done_callback(self._exchanges.discard)
+        task.add_done_callback(lambda ended: self._exchanged(ended, request))
+
+    def _exchanged(self, task: asyncio.Task[None], request: _Request) -> None:
+        """Answer the request of a task that was cancelled before its first step: nothing of `_exchange` has run."""
+        self._exchanges.discard(task)
+        if task.cancelled():
+            _fail(request, PeerError(self._node_id, "the connection is closed"))
 
     async def _exchange(self, connection: Connection, request: _Request) -> None:
         error: PeerError

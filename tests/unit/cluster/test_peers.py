@@ -247,6 +247,26 @@ def test_closing_answers_everything(network: PeerNetwork) -> None:
         answers.next_error()
 
 
+def test_a_request_is_answered_that_was_begun_in_the_same_breath_as_the_end(
+    network: PeerNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is cancelled before the first step."""
+    answers = Answers()
+    peers = network.peers()
+
+    async def begin_and_end() -> None:
+        peers.send(NODE, request(1), 0, answers, timeout_ms=TIMEOUT_MS)
+        peers.set_brokers({})
+
+    with ScriptedBroker(echoes) as broker:
+        peers.set_brokers({NODE: endpoint(broker.port)})
+        peers.send(NODE, request(0), 0, answers, timeout_ms=TIMEOUT_MS)
+        assert not isinstance(answers.next(), PeerError)
+        monkeypatch.setattr(network._thread, "call_soon", lambda call, *arguments: call(*arguments) or True)
+        network._thread.call(begin_and_end(), WAIT_S)
+        assert not answers.next_error().refused
+
+
 def test_an_address_that_is_told_after_the_end_makes_no_connection(network: PeerNetwork) -> None:
     """A connection that was begun while the thread ends was never finished: "coroutine was never awaited"."""
     peers = network.peers()
