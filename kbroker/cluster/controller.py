@@ -232,6 +232,8 @@ class Controller:
         self._command: Any = None
         self._is_again = False
         self._is_taking_over = False
+        self._unreadable = ""
+        """What is wrong with a node of the election, and was told."""
         self._retry_at = 0.0
         self._balance_at: float | None = None
         self._suspects: dict[int, int] = {}
@@ -328,6 +330,8 @@ class Controller:
             log.warning("the controller waits for the store: %s", error)
             self._is_again = True
             self._retry_at = self._clock.monotonic() + RETRY_MS / 1000
+        except paths.StoreCorrupt as error:
+            self._await_repair(str(error))
         except Exception:
             self._fail()
         return True
@@ -416,6 +420,15 @@ class Controller:
             self._retry_at = self._clock.monotonic() + FAILED_PAUSE_S
             self._give_up()
 
+    def _await_repair(self, problem: str) -> None:
+        """Look at the election again later: one of its nodes cannot be read. Who is the controller stays it."""
+        if problem != self._unreadable:
+            self._unreadable = problem
+            log.error("no controller can be elected before this is mended: %s", problem)
+        if self._term is None:
+            self._enqueue(_Elect())
+            self._retry_at = self._clock.monotonic() + FAILED_PAUSE_S
+
     def _end_flow(self) -> None:
         self._flow = None
         self._command = None
@@ -476,6 +489,7 @@ class Controller:
         assert self._used is not None
         session = self._used
         elected = session.candidate.run(session.watcher, self._clock.wall_ms())
+        self._unreadable = ""
         if self._term is not None and not elected.is_of(self._term.epoch_version):
             self._lose()
         if self._elected is not None and elected.broker_id in self._gone and elected != self._elected:

@@ -32,10 +32,14 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller import commands as C
 from kbroker.rules.controller.values import Assignment, Broker, Topic
+from kbroker.rules.topic_names import listed, topic_name_problem
 
 log = logging.getLogger(__name__)
 
 UNCLEAN = "unclean.leader.election.enable"
+MOST_NAMES = 5
+"""How many names one line of the log gives."""
+NO_BROKER = -1
 
 T = TypeVar("T")
 Decode = Callable[[str, bytes], T]
@@ -50,13 +54,14 @@ class ControllerStore:
         self._watcher = watcher
         self._allows_unclean = allows_unclean
         self._partitions = PartitionNodes(store, writes)
+        self._bad_names: set[str] = set()
         self._calls: dict[type, Callable[[Any], Any]] = {
             C.ReadStates: self._partitions.read,
             C.CreateStates: self._partitions.create,
             C.WriteStates: self._partitions.write,
             C.ReadUnclean: self._read_unclean,
             C.ReadBrokers: self._read_brokers,
-            C.ReadTopicNames: lambda _: frozenset(self._children(paths.TOPICS)),
+            C.ReadTopicNames: self._read_topic_names,
             C.ReadTopics: self._read_topics,
             C.WriteTopic: self._write_topic,
             C.GiveIds: self._give_ids,
@@ -123,13 +128,23 @@ class ControllerStore:
         return found
 
     def _read_brokers(self, _: C.ReadBrokers) -> dict[int, Broker]:
-        names = [name for name in self._children(paths.BROKER_IDS) if name.isascii() and name.isdigit()]
+        names = list(map(str, paths.broker_ids_of(self._children(paths.BROKER_IDS))))
         # A broker that registers makes its node and fills it in one transaction.
         found = self._decoded_many(paths.BROKER_IDS, names, paths.decode_broker, watched=True)
         return {
             int(name): Broker(int(name), epoch, registration.endpoints, registration.rack)
             for name, (registration, epoch) in found.items()
         }
+
+    def _read_topic_names(self, _: C.ReadTopicNames) -> frozenset[str]:
+        """Return the topics. Those are passed over whose names no broker could make a directory of."""
+        names = self._children(paths.TOPICS)
+        bad = {name for name in names if topic_name_problem(name) is not None}
+        if bad - self._bad_names:
+            shown = listed(sorted(map(repr, bad - self._bad_names)), MOST_NAMES)
+            log.error("the controller passes over topics whose names cannot be: %s", shown)
+            self._bad_names |= bad
+        return frozenset(names) - bad
 
     def _read_topics(self, command: C.ReadTopics) -> dict[str, Topic]:
         found = self._decoded_many(paths.TOPICS, sorted(command.names), paths.decode_topic, watched=True)
@@ -148,12 +163,14 @@ class ControllerStore:
     def _read_directory_events(self, _: C.ReadDirectoryEvents) -> dict[str, int]:
         names = self._children(paths.LOG_DIR_EVENT_NOTIFICATIONS)
         found = self._decoded_many(paths.LOG_DIR_EVENT_NOTIFICATIONS, names, paths.decode_log_dir_event)
-        return {name: event.broker_id for name, (event, _) in found.items()}
+        # Those that cannot be read too: they are dropped with the others.
+        return dict.fromkeys(names, NO_BROKER) | {name: event.broker_id for name, (event, _) in found.items()}
 
     def _read_isr_changes(self, _: C.ReadIsrChanges) -> dict[str, tuple[TopicPartition, ...]]:
         names = self._children(paths.ISR_CHANGE_NOTIFICATIONS)
         found = self._decoded_many(paths.ISR_CHANGE_NOTIFICATIONS, names, paths.decode_partitions)
-        return {name: tuple(partitions) for name, (partitions, _) in found.items()}
+        nothing: dict[str, tuple[TopicPartition, ...]] = dict.fromkeys(names, ())
+        return nothing | {name: tuple(partitions) for name, (partitions, _) in found.items()}
 
     def _tool_node(self, path: str) -> bytes | None:
         """Return the data of a node that a tool makes; None if there is none. It is watched either way."""

@@ -1,8 +1,12 @@
-"""Loads the metadata image from the coordination store, in few calls that each read a whole level of the tree."""
+"""Loads the metadata image from the coordination store, in few calls that each read a whole level of the tree.
+
+A broker that is alone has written all nodes itself: one that cannot be read raises StoreCorrupt. In a cluster others
+write too: a member passes over such nodes (`member_nodes.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kbroker.cluster.image import NO_LEADER, MetadataImage, Partition, Topic
 from kbroker.coordination import paths
@@ -13,6 +17,13 @@ from kbroker.model import NO_UUID
 # topics that halves the time.
 _TOPIC_ID = b'"topic_id":"'
 _ID_LENGTH = 22
+
+PassOver = Callable[[paths.StoreCorrupt], None]
+"""Told of each node that cannot be read and is left out therefore."""
+
+
+def _raise(error: paths.StoreCorrupt) -> None:
+    raise error
 
 
 def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, Topic]]:
@@ -30,43 +41,28 @@ def load_image(store: Store, cluster_id: str) -> tuple[MetadataImage, dict[str, 
     return image, doomed
 
 
-def load_assigned(store: Store) -> dict[str, Topic]:
-    """Load all topics with their replicas and own configs, without leaders and ISRs, which a member is told of."""
-    assignments = _load_assignments(store, store.children(paths.TOPICS))
-    configs = load_topic_configs(store, assignments)
-    topics = {}
-    for name, assignment in assignments.items():
-        partitions = (
-            Partition(each, NO_LEADER, 0, assignment.replicas.get(each, ()), ())
-            for each in range(max(assignment.replicas, default=-1) + 1)
-        )
-        topics[name] = Topic(name, assignment.topic_id, tuple(partitions), configs[name])
-    return topics
-
-
-def load_topic_configs(store: Store, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """Load the own configs of topics; {} for one that has no node."""
-    found = _load_configs(store, {name: paths.topic_config_path(name) for name in names})
-    return {name: configs or {} for name, configs in found.items()}
-
-
-def load_broker_configs(store: Store) -> dict[str, Mapping[str, str]]:
+def load_broker_configs(store: Store, pass_over: PassOver = _raise) -> dict[str, Mapping[str, str]]:
     """Load the dynamic configs of brokers, by id or paths.DEFAULT_ENTITY."""
     entities = store.children(paths.BROKER_CONFIGS)
-    found = _load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities})
+    found = load_configs(store, {entity: paths.broker_config_path(entity) for entity in entities}, pass_over)
     return {entity: configs for entity, configs in found.items() if configs is not None}
 
 
-def load_group_configs(store: Store) -> dict[str, Mapping[str, str]]:
+def load_group_configs(store: Store, pass_over: PassOver = _raise) -> dict[str, Mapping[str, str]]:
     """Load the configs of groups, by group id."""
-    groups = store.children(paths.GROUP_CONFIGS) if store.exists(paths.GROUP_CONFIGS) else []
-    found = _load_configs(store, {name: f"{paths.GROUP_CONFIGS}/{name}" for name in groups})
-    return {paths.group_of_config(name): configs for name, configs in found.items() if configs is not None}
+    groups: dict[str, str] = {}
+    for name in store.children(paths.GROUP_CONFIGS) if store.exists(paths.GROUP_CONFIGS) else []:
+        try:
+            groups[paths.group_of_config(name)] = f"{paths.GROUP_CONFIGS}/{name}"
+        except paths.StoreCorrupt as error:
+            pass_over(error)
+    found = load_configs(store, groups, pass_over)
+    return {group_id: configs for group_id, configs in found.items() if configs is not None}
 
 
 def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:
-    assignments = _load_assignments(store, names)
-    configs = _load_configs(store, {name: paths.topic_config_path(name) for name in assignments})
+    assignments = load_assignments(store, names)
+    configs = load_configs(store, {name: paths.topic_config_path(name) for name in assignments})
     state_paths = [
         paths.partition_state_path(name, partition_id)
         for name, assignment in assignments.items()
@@ -105,7 +101,8 @@ def _load_topics(store: Store, names: list[str]) -> Iterable[Topic]:
         yield Topic(name, assignment.topic_id, tuple(partitions), own or {}, configs_given=own is not None)
 
 
-def _load_assignments(store: Store, names: list[str]) -> dict[str, paths.TopicAssignment]:
+def load_assignments(store: Store, names: list[str], pass_over: PassOver = _raise) -> dict[str, paths.TopicAssignment]:
+    """Load the assignments of those of the topics that exist."""
     decoded: dict[tuple[bytes, bytes], paths.TopicAssignment] = {}
     assignments = {}
     topic_paths = [paths.topic_path(name) for name in names]
@@ -114,16 +111,21 @@ def _load_assignments(store: Store, names: list[str]) -> dict[str, paths.TopicAs
             continue
         before, mark, behind = found[0].partition(_TOPIC_ID)
         rest = (before, behind[_ID_LENGTH:])
-        if mark and rest in decoded:
-            topic_id = paths.decode_topic_id(path, behind[:_ID_LENGTH])
-            assignments[name] = decoded[rest]._replace(topic_id=topic_id)
-        else:
-            assignments[name] = decoded[rest] = paths.decode_topic(path, found[0])
+        try:
+            if mark and rest in decoded:
+                topic_id = paths.decode_topic_id(path, behind[:_ID_LENGTH])
+                assignments[name] = decoded[rest]._replace(topic_id=topic_id)
+            else:
+                assignments[name] = decoded[rest] = paths.decode_topic(path, found[0])
+        except paths.StoreCorrupt as error:
+            pass_over(error)
     return assignments
 
 
-def _load_configs(store: Store, path_of: Mapping[str, str]) -> dict[str, Mapping[str, str] | None]:
-    """The configs of each name; None if its node does not exist."""
+def load_configs(
+    store: Store, path_of: Mapping[str, str], pass_over: PassOver = _raise
+) -> dict[str, Mapping[str, str] | None]:
+    """Load the configs of each name; None if its node does not exist."""
     decoded: dict[bytes, Mapping[str, str]] = {}
     configs: dict[str, Mapping[str, str] | None] = {}
     for (name, path), found in zip(path_of.items(), store.get_many(list(path_of.values())), strict=True):
@@ -131,7 +133,10 @@ def _load_configs(store: Store, path_of: Mapping[str, str]) -> dict[str, Mapping
             configs[name] = None
             continue
         data = found[0]
-        if data not in decoded:
-            decoded[data] = paths.decode_config(path, data)
-        configs[name] = decoded[data]
+        try:
+            if data not in decoded:
+                decoded[data] = paths.decode_config(path, data)
+            configs[name] = decoded[data]
+        except paths.StoreCorrupt as error:
+            pass_over(error)
     return configs

@@ -10,6 +10,7 @@ from kbroker.cluster.image import NO_LEADER, Broker, MetadataImage, Partition, T
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import NO_UUID, Endpoint
 from kbroker.protocol import messages as M
+from kbroker.rules.topic_names import topic_name_problem
 
 R = M.UpdateMetadataRequest
 
@@ -39,6 +40,8 @@ class ImageUpdate(NamedTuple):
     """The topics that are new or other than before."""
     removed: Sequence[Topic]
     """The topics that are gone."""
+    passed_over: Sequence[str] = ()
+    """The topics that stay as they were, because they, or partitions that the request names of them, cannot be."""
 
 
 def image_after(image: MetadataImage, request: M.UpdateMetadataRequest, configs_of: TopicConfigs) -> ImageUpdate:
@@ -47,17 +50,20 @@ def image_after(image: MetadataImage, request: M.UpdateMetadataRequest, configs_
     The brokers in the request replace all others. Its partitions are added, replaced, or removed if their leader is
     LEADER_OF_DELETED. A topic with another id than before is a new topic: it keeps no partition of the old one.
     `configs_of` is asked once, for the topics that are new. Time grows with the request and the number of topics.
-    Raises ProtocolError if the request names partitions or brokers that cannot be.
+    Raises ProtocolError if the request names brokers that cannot be.
     """
-    changed, removed = _changes(image, request, configs_of)
+    passed_over: list[str] = []
+    changed, removed = _changes(image, request, configs_of, passed_over)
     brokers = {each.id: _broker(each) for each in request.live_brokers}
     if changed or removed:
         image = image.with_topics(changed, [topic.name for topic in removed])
     image = image.with_controller(request.controller_id, request.controller_epoch, brokers)
-    return ImageUpdate(image, changed, removed)
+    return ImageUpdate(image, changed, removed, passed_over)
 
 
-def _changes(image: MetadataImage, request: R, configs_of: TopicConfigs) -> tuple[list[Topic], list[Topic]]:
+def _changes(
+    image: MetadataImage, request: R, configs_of: TopicConfigs, passed_over: list[str]
+) -> tuple[list[Topic], list[Topic]]:
     changed: list[Topic] = []
     removed: list[Topic] = []
     new: dict[str, tuple[UUID, tuple[Partition, ...]]] = {}
@@ -67,6 +73,9 @@ def _changes(image: MetadataImage, request: R, configs_of: TopicConfigs) -> tupl
         is_known = topic is not None and (topic.topic_id == topic_id or NO_UUID in (topic.topic_id, topic_id))
         before = topic.partitions if topic is not None and is_known else ()
         partitions = _with_states(before, states, gaps)
+        if partitions is None or (topic is None and topic_name_problem(name) is not None):
+            passed_over.append(name)
+            continue
         if topic is None or not is_known:
             if partitions:
                 new[name] = topic_id, partitions
@@ -101,14 +110,14 @@ class _Gaps:
     def __init__(self) -> None:
         self._left = MAX_UNKNOWN_PARTITIONS
 
-    def fill(self, partitions: list[Partition], partition_id: int) -> None:
-        """Append unknown partitions, so that the next is `partition_id`. Raises ProtocolError for too many."""
-        self._left -= partition_id - len(partitions)
-        if self._left < 0:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, f"more than {MAX_UNKNOWN_PARTITIONS} partitions are left out"
-            )
+    def fill(self, partitions: list[Partition], partition_id: int) -> bool:
+        """Append unknown partitions, so that the next is `partition_id`. Returns False if they would be too many."""
+        missing = partition_id - len(partitions)
+        if missing > self._left:
+            return False
+        self._left -= missing
         partitions += map(_unknown, range(len(partitions), partition_id))
+        return True
 
 
 def _unknown(partition_id: int) -> Partition:
@@ -116,12 +125,13 @@ def _unknown(partition_id: int) -> Partition:
     return Partition(partition_id, NO_LEADER, 0, (), ())
 
 
-def _with_states(before: Sequence[Partition], states: Iterable[_State], gaps: _Gaps) -> tuple[Partition, ...]:
+def _with_states(before: Sequence[Partition], states: Iterable[_State], gaps: _Gaps) -> tuple[Partition, ...] | None:
+    """Return a topic's partitions with new states; None if one of these is of a partition that cannot be."""
     partitions = list(before)
     for state in states:
         partition_id = state.partition_index
         if partition_id < 0:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"a partition with the number {partition_id}")
+            return None
         if state.leader == LEADER_OF_DELETED:
             if partition_id < len(partitions):
                 partitions[partition_id] = _unknown(partition_id)
@@ -138,9 +148,10 @@ def _with_states(before: Sequence[Partition], states: Iterable[_State], gaps: _G
         if partition_id < len(partitions):
             if partitions[partition_id] != told:
                 partitions[partition_id] = told
-        else:
-            gaps.fill(partitions, partition_id)
+        elif gaps.fill(partitions, partition_id):
             partitions.append(told)
+        else:
+            return None
     while partitions and not partitions[-1].replicas:
         partitions.pop()
     return tuple(partitions)

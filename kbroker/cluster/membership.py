@@ -112,6 +112,8 @@ class Membership:
         self._rack: str | None = None
         self._own_sessions: set[int] = set()
         self._notifications = ConfigNotifications(self._noting("configs"))
+        self._changed_configs: list[str] = []
+        """What notifications have told of and the member has not carried out yet."""
         self._versions: dict[int, tuple[int, str | None]] = {}
         """(creation id, version of kbroker) of each registration that was read."""
         self._refusal = ""
@@ -229,7 +231,7 @@ class Membership:
 
     def _registrations(self, session: Store) -> dict[int, paths.BrokerRegistration]:
         """The registered brokers by id. Nodes that cannot be read are left out, and logged."""
-        ids = [int(name) for name in session.children(paths.BROKER_IDS) if name.isdigit()]
+        ids = paths.broker_ids_of(session.children(paths.BROKER_IDS))
         found = {}
         for node_id, data in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
             if data is not None:
@@ -347,9 +349,10 @@ class Membership:
             happened.discard("brokers")
         now_s = self._clock.monotonic()
         if "configs" in happened or now_s >= self._due_s:
-            changed = self._notifications.take(session, now_s)
-            if changed:
-                self._member.configs_changed(changed)
+            self._changed_configs += self._notifications.take(session, now_s)
+            if self._changed_configs:
+                self._member.configs_changed(list(dict.fromkeys(self._changed_configs)))
+                self._changed_configs.clear()
             self._due_s = now_s + PURGE_S
             happened.discard("configs")
         if "directory" in happened:
@@ -370,15 +373,23 @@ class Membership:
         there = self._cluster_id_there(session)
         if there != self.cluster_id:
             raise CannotJoin(f"it holds cluster {there}, and not {self.cluster_id} as before")
-        self._check_tree(session)
+        self._check_readable_tree(session)
+        self._changed_configs.clear()
         self._register(session)
 
     def _check_feature(self, session: Store) -> None:
         session.exists(paths.FEATURE, self._noting("feature"))
         try:
-            self._check_tree(session)
+            self._check_readable_tree(session)
         except CannotJoin as error:
             self._member.must_stop(str(error))
+
+    def _check_readable_tree(self, session: Store) -> None:
+        """Do as `_check_tree`, but go on with a tree that cannot be read: that asks for nothing."""
+        try:
+            self._check_tree(session)
+        except paths.StoreCorrupt as error:
+            log.error("passed over, for it cannot be read: %s", error)
 
     def _check_registration(self, session: Store) -> None:
         """Register again if somebody has removed the registration."""
@@ -394,7 +405,7 @@ class Membership:
             self._member.session_ended()
 
     def _read_brokers(self, session: Store) -> None:
-        ids = [int(name) for name in session.children(paths.BROKER_IDS, self._noting("brokers")) if name.isdigit()]
+        ids = paths.broker_ids_of(session.children(paths.BROKER_IDS, self._noting("brokers")))
         versions: dict[int, tuple[int, str | None]] = {}
         for node_id, found in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
             if found is not None:

@@ -21,8 +21,8 @@ from kbroker.cluster.awaited_topics import AwaitedTopics, IsDone
 from kbroker.cluster.cluster import Answered, MorePartitions, TopicResult
 from kbroker.cluster.config_notifications import notification
 from kbroker.cluster.image import MetadataImage, Partition, Topic
-from kbroker.cluster.loading import load_assigned, load_broker_configs, load_group_configs, load_topic_configs
 from kbroker.cluster.member_image import image_after
+from kbroker.cluster.member_nodes import MemberNodes, OwnConfigs
 from kbroker.cluster.new_topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
@@ -56,7 +56,7 @@ from kbroker.coordination.store import (
     StoreError,
     StoreUnavailable,
 )
-from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import listed
@@ -106,6 +106,7 @@ class SharedTopics:
         ask: AskForTopics,
         is_controller: Callable[[], bool],
         clock: Clock,
+        check_broker_config: Callable[[str, str], object] = lambda name, text: None,
         randomness: random.Random | None = None,
         draw_uuid: Callable[[], UUID] = uuid.uuid4,
     ):
@@ -113,7 +114,7 @@ class SharedTopics:
 
         `internal_topics` says how the broker's internal topics are created, by name. The replication factor of those
         that are not in `exact_internal_topics` is lowered to the number of brokers. `ask` asks the controller in this
-        process.
+        process. `check_broker_config` raises ConfigError for a dynamic config that no broker may have: it is ignored.
         """
         self._store = store
         self._node_id = node_id
@@ -133,7 +134,8 @@ class SharedTopics:
         self._foreign: frozenset[int] = frozenset()
         """The registered brokers that are no kbrokers."""
         self._unread: set[str] = set()
-        """Topics whose configs could not be read when they became known."""
+        """Topics whose configs could not be read, or not all of them."""
+        self._nodes = MemberNodes(check_broker_config)
         self._configured: dict[str, Topic] = {}
         """Topics that the controller has given partitions of before the metadata had them."""
         self._awaited = AwaitedTopics(clock)
@@ -141,10 +143,12 @@ class SharedTopics:
         """How often the image has changed since the start."""
         self.leader_changes = 0
         """How many partitions were told to have another leader than before."""
-        self.assigned = load_assigned(store)
+        self.assigned = self._nodes.assigned(store)
         """The topics in the tree at the start, with their replicas, to find the owner of a log on disk."""
         self._image = MetadataImage(
-            cluster_id, broker_configs=load_broker_configs(store), group_configs=load_group_configs(store)
+            cluster_id,
+            broker_configs=self._nodes.broker_configs(store, {}),
+            group_configs=self._nodes.group_configs(store, {}),
         )
 
     # --- what is known --------------------------------------------------------------------------------------------
@@ -208,7 +212,7 @@ class SharedTopics:
         with self._lock:
             topic = self._configured.get(name)
             if topic is None or topic.topic_id != topic_id:
-                configs = self._configs_of([name])
+                configs = self._configs_of_locked([name])
                 topic = Topic(name, topic_id, (), configs.get(name, {}), configs_given=name not in self._unread)
                 self._configured[name] = topic
         return topic
@@ -230,8 +234,11 @@ class SharedTopics:
         with self._lock:
             unread = set(self._unread)
             self._configured.clear()
-            update = image_after(self._image, request, self._configs_of)
+            update = image_after(self._image, request, self._configs_of_locked)
             image, changed = update.image, list(update.changed)
+            if update.passed_over:
+                shown = listed([repr(name) for name in update.passed_over], MOST_NAMES)
+                log.error("the controller tells of partitions that cannot be; their topics are passed over: %s", shown)
             self.leader_changes += sum(_leader_changes(self._image.topics.get(each.name), each) for each in changed)
             if self._unread:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
@@ -247,16 +254,23 @@ class SharedTopics:
         self._awaited.look(image)
         return image.brokers.keys()
 
-    def _configs_of(self, names: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+    def _configs_of_locked(self, names: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Read the own configs of topics. If the store is away they are read later: see `step`."""
         try:
-            found = load_topic_configs(self._store, names)
-            self._unread.difference_update(names)
-            return found
+            found = self._nodes.topic_configs(self._store, names)
+            self._note_unread_locked(found)
+            return {name: configs for name, (configs, _) in found.items()}
         except (StoreUnavailable, StoreError) as error:
             log.warning("configs of topics (%s) are not known yet: %s", listed(sorted(names), MOST_NAMES), error)
             self._unread.update(names)
             return {}
+
+    def _note_unread_locked(self, found: Mapping[str, OwnConfigs]) -> None:
+        for name, (_, is_whole) in found.items():
+            if is_whole:
+                self._unread.discard(name)
+            else:
+                self._unread.add(name)
 
     # --- told by the membership -----------------------------------------------------------------------------------
 
@@ -276,7 +290,7 @@ class SharedTopics:
 
     def group_configs_changed(self) -> None:
         """Read the configs of all groups anew. Among kbrokers only: they have nodes that Kafka does not know."""
-        found = load_group_configs(self._store)
+        found = self._nodes.group_configs(self._store, self._image.group_configs)
         with self._lock:
             before = self._image.group_configs
             changed = [name for name in {**before, **found} if before.get(name) != found.get(name)]
@@ -289,7 +303,7 @@ class SharedTopics:
             self._host_or_fail().update_group_configs(name)
 
     def _broker_configs_changed(self) -> None:
-        found = load_broker_configs(self._store)
+        found = self._nodes.broker_configs(self._store, self._image.broker_configs)
         with self._lock:
             before = self.dynamic_broker_configs()
             image = self._image
@@ -299,20 +313,24 @@ class SharedTopics:
             if image is not self._image:
                 self._show_locked(image)
             after = self.dynamic_broker_configs()
-        if after != before:
+        if after == before:
+            return
+        try:
             self._host_or_fail().update_broker_configs(after)
+        except ConfigError as error:
+            log.error("the dynamic configs of this broker are not applied: %s", error)
 
     def _read_topic_configs(self, names: Sequence[str]) -> None:
         if not names:
             return
-        found = load_topic_configs(self._store, names)
+        found = self._nodes.topic_configs(self._store, names)
         with self._lock:
-            self._unread.difference_update(names)
+            self._note_unread_locked(found)
             configured = [
-                topic.changed(configs=found[name], configs_given=True)
-                for name in names
+                topic.changed(configs=own, configs_given=is_whole)
+                for name, (own, is_whole) in found.items()
                 if (topic := self._image.topics.get(name)) is not None
-                and (topic.configs != found[name] or not topic.configs_given)
+                and (topic.configs, topic.configs_given) != (own, is_whole)
             ]
             if configured:
                 self._show_locked(self._image.with_topics(configured))
@@ -342,13 +360,17 @@ class SharedTopics:
         """
         self._awaited.look(self._image)
         left = self._awaited.seconds_left()
-        if self._unread:
-            try:
-                self._read_topic_configs([name for name in list(self._unread) if name in self._image.topics])
-            except KbrokerError as error:
-                log.debug("configs of topics are not known yet: %s", error)
-                return RETRY_S if left is None else min(RETRY_S, left)
-        return left
+        if not self._unread_topics():
+            return left
+        try:
+            self._read_topic_configs(self._unread_topics())
+        except KbrokerError as error:
+            log.debug("configs of topics are not known yet: %s", error)
+        pauses = [] if left is None else [left]
+        return min([*pauses, RETRY_S] if self._unread_topics() else pauses, default=None)
+
+    def _unread_topics(self) -> list[str]:
+        return [name for name in list(self._unread) if name in self._image.topics]
 
     # --- topics ---------------------------------------------------------------------------------------------------
 

@@ -70,15 +70,29 @@ _ESCAPED = re.compile(r"(?:%[0-9A-F]{2})+")
 _URL_TO_BASE64 = str.maketrans("-_+/", "+/!!")
 
 
+INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MAX_PORT = 2**16 - 1
+MOST_LEFT_OUT = 10_000
+"""How many partitions a topic's node may leave out below others that it names: each takes memory on every broker."""
+
+
 class StoreCorrupt(KbrokerError):
     """A node's data is not in the format that its path asks for."""
 
     def __init__(self, path: str, what: str):
         super().__init__(f"coordination store, node {path}: {what}")
+        self.path = path
 
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_ids_of(names: Iterable[str]) -> list[int]:
+    """The ids of the brokers among the children of BROKER_IDS. Names that are no broker's id are left out."""
+    return [int(name) for name in names if _is_number(name) and int(name) <= INT32_MAX]
 
 
 def topic_path(topic: str) -> str:
@@ -221,7 +235,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
     try:
         return TopicAssignment(
             decode_uuid(fields["topic_id"]) if "topic_id" in fields else NO_UUID,
-            _replicas_by_id(fields["partitions"]),
+            _assigned(fields["partitions"]),
             _replicas_by_id(fields.get("adding_replicas") or {}),
             _replicas_by_id(fields.get("removing_replicas") or {}),
         )
@@ -248,11 +262,11 @@ def decode_partition_state(path: str, data: bytes) -> PartitionRegistration:
     fields = _decode(path, data)
     try:
         return PartitionRegistration(
-            int(fields["leader"]),
-            int(fields["leader_epoch"]),
-            tuple(int(broker_id) for broker_id in fields["isr"]),
-            int(fields["controller_epoch"]),
-            int(fields.get("leader_recovery_state", 0)),
+            _number(fields["leader"], low=-1),
+            _epoch(fields["leader_epoch"]),
+            _brokers(fields["isr"]),
+            _epoch(fields["controller_epoch"]),
+            _number(fields.get("leader_recovery_state", 0), high=1),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no partition state: {error!r}") from error
@@ -268,8 +282,8 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
         return {}
     fields = _decode(path, data)
     try:
-        return {str(name): str(value) for name, value in fields["config"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
+        return {_text(name): _text(str(value)) for name, value in fields["config"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreCorrupt(path, f"no configs: {error!r}") from error
 
 
@@ -302,13 +316,14 @@ def decode_broker(path: str, data: bytes) -> BrokerRegistration:
         if "endpoints" in fields:
             endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
         else:
-            endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", fields["host"], int(fields["port"])),)
-        kbroker = fields.get("kbroker")
+            port = _number(fields["port"], low=-1, high=MAX_PORT)
+            endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", _text(fields["host"]), port),)
+        rack, kbroker = fields.get("rack"), fields.get("kbroker")
         return BrokerRegistration(
             endpoints,
-            fields.get("rack"),
-            int(fields.get("timestamp", -1)),
-            None if kbroker is None else str(kbroker),
+            None if rack is None else _text(rack),
+            _of_text(fields.get("timestamp", -1)),
+            None if kbroker is None else _text(kbroker),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreCorrupt(path, f"no broker registration: {error!r}") from error
@@ -322,12 +337,14 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 def decode_controller(path: str, data: bytes) -> ControllerRegistration:
     """The controller's registration; a Kafka before 0.8.1 writes its id alone."""
-    if data.isdigit() and len(data) <= 10:
+    if data.isdigit() and len(data) <= 10 and int(data) <= INT32_MAX:
         return ControllerRegistration(int(data), -1)
     fields = _decode(path, data)
     try:
         return ControllerRegistration(
-            int(fields["brokerid"]), int(fields.get("timestamp", -1)), int(fields.get("kraftControllerEpoch", -1))
+            _number(fields["brokerid"]),
+            _of_text(fields.get("timestamp", -1)),
+            _number(fields.get("kraftControllerEpoch", -1), low=-1),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no controller: {error!r}") from error
@@ -338,8 +355,8 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(path: str, data: bytes) -> int:
-    if not data.isdigit() or len(data) > 10 or int(data) >= 2**31:
-        raise StoreCorrupt(path, "no controller epoch")
+    if not data.isdigit() or len(data) > 10 or int(data) >= INT32_MAX:
+        raise StoreCorrupt(path, "no controller epoch, or one that no higher one can follow")
     return int(data)
 
 
@@ -349,9 +366,13 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(path: str, data: bytes) -> str:
     fields = _decode(path, data)
-    if not isinstance(fields.get("id"), str) or not fields["id"]:
+    try:
+        cluster_id = _text(fields["id"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no cluster id: {error!r}") from error
+    if not cluster_id:
         raise StoreCorrupt(path, "no cluster id")
-    return str(fields["id"])
+    return cluster_id
 
 
 def encode_feature() -> bytes:
@@ -363,10 +384,10 @@ def decode_feature(path: str, data: bytes) -> FeatureNode:
     fields = _decode(path, data)
     try:
         levels = {
-            str(name): int(level["max_version_level"] if isinstance(level, dict) else level)
+            _text(name): _number(level["max_version_level"] if isinstance(level, dict) else level, high=INT16_MAX)
             for name, level in fields["features"].items()
         }
-        return FeatureNode(int(fields["status"]) == 1, levels)
+        return FeatureNode(_number(fields["status"]) == 1, levels)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreCorrupt(path, f"no features: {error!r}") from error
 
@@ -379,11 +400,12 @@ def encode_config_change(entity_path: str) -> bytes:
 def decode_config_change(path: str, data: bytes) -> str:
     """The path, after "/config/", of the configs that have changed. Version 1 of the node has type and name of it."""
     fields = _decode(path, data)
-    if isinstance(fields.get("entity_path"), str):
-        return str(fields["entity_path"])
-    if isinstance(fields.get("entity_type"), str) and isinstance(fields.get("entity_name"), str):
-        return f"{fields['entity_type']}/{fields['entity_name']}"
-    raise StoreCorrupt(path, "no config change")
+    try:
+        if "entity_path" in fields:
+            return _text(fields["entity_path"])
+        return f"{_text(fields['entity_type'])}/{_text(fields['entity_name'])}"
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(path, f"no config change: {error!r}") from error
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
@@ -395,7 +417,7 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
     fields = _decode(path, data)
     try:
-        return [TopicPartition(str(each["topic"]), int(each["partition"])) for each in fields["partitions"]]
+        return [_partition(each) for each in fields["partitions"]]
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no partitions: {error!r}") from error
 
@@ -412,10 +434,7 @@ def encode_reassignment(replicas: Mapping[TopicPartition, Sequence[int]]) -> byt
 def decode_reassignment(path: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     fields = _decode(path, data)
     try:
-        return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): tuple(int(one) for one in each["replicas"])
-            for each in fields["partitions"]
-        }
+        return {_partition(each): _brokers(each["replicas"]) for each in fields["partitions"]}
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no reassignment: {error!r}") from error
 
@@ -427,7 +446,7 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 def decode_log_dir_event(path: str, data: bytes) -> LogDirEvent:
     fields = _decode(path, data)
     try:
-        return LogDirEvent(int(fields["broker"]))
+        return LogDirEvent(_number(fields["broker"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no event of a log directory: {error!r}") from error
 
@@ -449,7 +468,10 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock:
     fields = _decode(path, data)
     try:
-        return ProducerIdBlock(int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"]))
+        first, last = _of_text(fields["block_start"]), _of_text(fields["block_end"])
+        if not 0 <= first <= last + 1 <= INT64_MAX + 1:
+            raise ValueError(f"from {first} to {last}")
+        return ProducerIdBlock(_number(fields["broker"], low=-1), first, last)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(path, f"no block of producer ids: {error!r}") from error
 
@@ -463,7 +485,7 @@ def decode_consumer_offset(path: str, data: bytes) -> int:
         offset = int(data)
     except ValueError as error:
         raise StoreCorrupt(path, f"no offset: {error}") from None
-    if not -(2**63) <= offset < 2**63:
+    if not -INT64_MAX - 1 <= offset <= INT64_MAX:
         raise StoreCorrupt(path, f"no offset: {offset}")
     return offset
 
@@ -486,11 +508,78 @@ def _replicas_by_text(replicas: Mapping[int, Sequence[int]], *, no_empty: bool =
     return {str(each): list(brokers) for each, brokers in replicas.items() if brokers or not no_empty}
 
 
+def _assigned(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    """The replicas of each partition. Raises ValueError if one has none, or if too many partitions are left out."""
+    replicas = _replicas_by_id(fields)
+    without = [each for each, brokers in replicas.items() if not brokers]
+    if without:
+        raise ValueError(f"partition {without[0]} has no replicas")
+    if max(replicas, default=-1) - len(replicas) >= MOST_LEFT_OUT:
+        raise ValueError(f"it leaves out more than {MOST_LEFT_OUT} partitions below {max(replicas)}")
+    return replicas
+
+
 def _replicas_by_id(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
-    return {int(partition_id): tuple(int(each) for each in brokers) for partition_id, brokers in fields.items()}
+    replicas = {}
+    for name, brokers in fields.items():
+        if not _is_number(name) or int(name) > INT32_MAX:
+            raise ValueError(f"no partition's number: {name!r}")
+        replicas[int(name)] = _brokers(brokers)
+    return replicas
 
 
 def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
-    listener, _, address = text.partition("://")
+    listener, _, address = _text(text).partition("://")
     host, _, port = address.rpartition(":")
-    return Endpoint(listener, protocols.get(listener, listener), host.removeprefix("[").removesuffix("]"), int(port))
+    protocol = _text(protocols.get(listener, listener))
+    number = _number(_of_text(port), high=MAX_PORT)
+    return Endpoint(listener, protocol, host.removeprefix("[").removesuffix("]"), number)
+
+
+# --- values in JSON, which somebody may have written who meant something else. All raise TypeError or ValueError ------
+
+
+def _number(value: object, *, low: int = 0, high: int = INT32_MAX) -> int:
+    """A number of the JSON text, which the protocol has room for."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"no number: {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"not from {low} to {high}: {value}")
+    return value
+
+
+def _epoch(value: object) -> int:
+    """An epoch after which there can be a higher one."""
+    return _number(value, high=INT32_MAX - 1)
+
+
+def _of_text(value: object) -> int:
+    """A number of 64 bits, as such or as text."""
+    if isinstance(value, str) and _is_number(value.removeprefix("-")):
+        value = int(value)
+    return _number(value, low=-INT64_MAX - 1, high=INT64_MAX)
+
+
+def _is_number(text: str) -> bool:
+    """Whether the text is a number that is not negative, as a program writes it."""
+    return text.isascii() and text.isdigit() and len(text) <= 20 and (text == "0" or not text.startswith("0"))
+
+
+def _text(value: object) -> str:
+    """A text that the protocol has room for, and that can be in UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"no text: {value!r}")
+    if len(value.encode()) > INT16_MAX:
+        raise ValueError(f"a text of more than {INT16_MAX} bytes")
+    return value
+
+
+def _brokers(values: object) -> tuple[int, ...]:
+    """The ids of brokers; one that is named twice counts once."""
+    if not isinstance(values, list):
+        raise TypeError(f"no list: {values!r}")
+    return tuple(dict.fromkeys(map(_number, values)))
+
+
+def _partition(fields: Mapping[str, object]) -> TopicPartition:
+    return TopicPartition(_text(fields["topic"]), _number(fields["partition"]))

@@ -41,6 +41,7 @@ from kbroker.replication.surroundings import (
 from kbroker.rules import in_sync as rules
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
 from kbroker.rules.partition_notes import PartitionNotes
+from kbroker.rules.topic_names import topic_name_problem
 
 LOG = logging.getLogger(__name__)
 
@@ -227,6 +228,9 @@ class ReplicatedPartitions:
     def _refusal(self, told: ToldRole) -> ErrorCode:
         """Return why a role is not taken; NONE if it is."""
         topic_partition = told.topic_partition
+        if topic_partition.partition_id < 0 or topic_name_problem(topic_partition.topic) is not None:
+            LOG.error("the controller gives a role in a partition that cannot be: %.300r", topic_partition)
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         replica = self._replicas.get(topic_partition)
         if self._logs.is_offline(topic_partition):
             return ErrorCode.KAFKA_STORAGE_ERROR

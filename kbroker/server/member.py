@@ -18,6 +18,7 @@ from kbroker.cluster.new_topics import TopicDefaults
 from kbroker.cluster.peers import PeerNetwork
 from kbroker.cluster.shared_topics import SharedTopics
 from kbroker.config.broker_config import BrokerConfig
+from kbroker.config.definitions import SETTINGS
 from kbroker.config.listeners import WILDCARD_HOSTS
 from kbroker.coordination.store import Store, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
@@ -144,6 +145,7 @@ class Member:
             ask=self.controller.ask,
             is_controller=lambda: self.controller.is_active,
             clock=self._clock,
+            check_broker_config=check_broker_config,
         )
         self._ask_controller = ControllerChannel(
             self._to_controller, lambda: self.cluster.controller_id, config["controller.socket.timeout.ms"]
@@ -333,6 +335,13 @@ class Member:
         known = self.cluster.image.partition(at)
         isr = hosted.isr if hosted.role is Role.LEADER or known is None else known.isr
         return hosted._replace(isr=tuple(isr)).is_under_replicated
+
+
+def check_broker_config(name: str, text: str) -> None:
+    """Raise ConfigError if a setting that may be changed while the broker runs may not have this value."""
+    setting = SETTINGS.get(name)
+    if setting is not None and setting.dynamic:
+        setting.parse(text)
 
 
 class _Sessions:

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.cluster.image import Broker, MetadataImage, Partition
 from kbroker.cluster.member_image import MAX_UNKNOWN_PARTITIONS, ImageUpdate, image_after
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ProtocolError
 from kbroker.model import NO_UUID, Endpoint, TopicPartition
 from kbroker.protocol import messages as M
 
@@ -156,26 +156,28 @@ def test_a_partition_that_is_not_told_of_has_neither_leader_nor_replicas() -> No
     assert told(image, topic(state(2, leader=-2))).image.topics == {}
 
 
-@pytest.mark.parametrize(
-    "states",
-    [
-        [state(-1)],
-        [state(2**31 - 1)],
-        [state(MAX_UNKNOWN_PARTITIONS + 1)],
-    ],
-)
-def test_a_partition_that_cannot_be_is_refused(states: list[U.UpdateMetadataPartitionState]) -> None:
-    with pytest.raises(ProtocolError) as refused:
-        told(EMPTY, topic(*states))
-    assert refused.value.code == ErrorCode.INVALID_REQUEST
+@pytest.mark.parametrize("bad", [-1, 2**31 - 1, MAX_UNKNOWN_PARTITIONS + 2])
+def test_a_topic_with_a_partition_that_cannot_be_stays_as_it_was_and_others_are_told(bad: int) -> None:
+    before = told(EMPTY, topic(state(0))).image
+    update = told(before, topic(state(0, leader=3), state(bad)), topic(state(0), name="u", topic_id=UUID(int=9)))
+    assert update.passed_over == ["t"]
+    assert update.image.topics["t"] is before.topics["t"]
+    assert [each.name for each in update.changed] == ["u"]
+    assert update.removed == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "\u00e4"])
+def test_a_topic_whose_name_cannot_be_is_passed_over(name: str) -> None:
+    update = told(EMPTY, topic(state(0), name=name, topic_id=UUID(int=9)), topic(state(0)))
+    assert update.passed_over == [name]
+    assert list(update.image.topics) == ["t"]
 
 
 def test_the_partitions_that_a_request_leaves_out_are_counted_over_all_its_topics() -> None:
     each = MAX_UNKNOWN_PARTITIONS // 10
     topics = [topic(state(each), name=f"t{number}", topic_id=UUID(int=number + 1)) for number in range(11)]
-    told(EMPTY, *topics[:10])
-    with pytest.raises(ProtocolError):
-        told(EMPTY, *topics)
+    assert told(EMPTY, *topics[:10]).passed_over == []
+    assert told(EMPTY, *topics).passed_over == ["t10"]
 
 
 def test_a_security_protocol_that_nobody_knows_is_refused() -> None:

@@ -1,6 +1,8 @@
 """Nodes are written as Kafka 3.9.1 in ZooKeeper mode writes them; the texts here were read from one."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -178,6 +180,89 @@ def test_rubbish_is_named_by_its_path_whoever_reads_it(data: bytes) -> None:
     ):
         with pytest.raises(paths.StoreCorrupt, match="/some/node"):
             decode("/some/node", data)
+
+
+WILD = [
+    "null", "true", "-2", "1e999", "-1e999", "NaN", "1.5", "2147483648", "9" * 400, '"x"', '"\u0661"', '"\\ud800"',
+    "{}", "[[]]", "[-1]", "[2147483648]", "[1e999]", '["1"]', '"' + "y" * 40_000 + '"', '{"0": [1e999]}', '{"-1": [1]}',
+    '{"2147483648": [1]}', '{"20000": [1]}', '{"01": [1]}', '{"0": []}', '{"0": null}', '{"\\ud800": "x"}',
+    '{"x": "\\ud800"}', '[{"topic": 1, "partition": 0}]', '[{"topic": "t", "partition": 1e999, "replicas": [1]}]',
+    '["L://h:x"]', '["L://h:70000"]', '["L://h:-1"]', '["\\ud800://h:1"]', "[5]",
+]  # fmt: skip
+WHOLE = {
+    paths.decode_topic: TOPIC,
+    paths.decode_partition_state: STATE,
+    paths.decode_broker: BROKER,
+    paths.decode_controller: paths.encode_controller(3, 12),
+    paths.decode_cluster_id: paths.encode_cluster_id("id"),
+    paths.decode_producer_id_block: paths.encode_producer_id_block(paths.ProducerIdBlock(3, 0, 999)),
+    paths.decode_feature: paths.encode_feature(),
+    paths.decode_config: paths.encode_config({"a": "b"}),
+    paths.decode_config_change: paths.encode_config_change("topics/t"),
+    paths.decode_partitions: paths.encode_partitions([TopicPartition("t", 1)]),
+    paths.decode_reassignment: paths.encode_reassignment({TopicPartition("t", 1): (1, 2)}),
+    paths.decode_log_dir_event: paths.encode_log_dir_event(4),
+}
+
+
+@pytest.mark.parametrize("decode", WHOLE, ids=lambda each: each.__name__)
+def test_a_field_with_another_value_is_read_into_what_the_protocol_has_room_for_or_named(decode: Any) -> None:
+    fields = json.loads(WHOLE[decode])
+    for name in fields:
+        for value in WILD:
+            others = {key: other for key, other in fields.items() if key != name}
+            data = json.dumps(others)[:-1] + (", " if others else "") + f"{json.dumps(name)}: {value}" + "}"
+            try:
+                found = decode("/some/node", data.encode())
+            except paths.StoreCorrupt as error:
+                assert "/some/node" in str(error)
+            else:
+                assert all(-(2**63) <= each < 2**63 for each in numbers_in(found)), (name, value)
+                assert all(len(each.encode()) <= 32767 for each in texts_in(found)), (name, value)
+
+
+def numbers_in(found: Any) -> Iterator[int]:
+    if isinstance(found, int):
+        yield found
+    for each in parts_of(found):
+        yield from numbers_in(each)
+
+
+def texts_in(found: Any) -> Iterator[str]:
+    if isinstance(found, str):
+        yield found
+    for each in parts_of(found):
+        yield from texts_in(each)
+
+
+def parts_of(found: Any) -> Iterator[Any]:
+    if isinstance(found, dict):
+        yield from found.keys()
+        yield from found.values()
+    elif isinstance(found, tuple | list):
+        yield from found
+
+
+def test_what_a_newer_release_adds_to_a_node_is_not_looked_at() -> None:
+    for decode, data in WHOLE.items():
+        newer = json.dumps(json.loads(data) | {"version": 99, "later": {"a": [1]}}).encode()
+        assert decode("/n", newer) == decode("/n", data), decode  # type: ignore[operator]
+
+
+def test_brokers_are_those_whose_names_are_ids() -> None:
+    names = ["7", "0", "x", "\u00b2", "\u0663", "-1", "01", "2147483648", "2147483647", ""]
+    assert paths.broker_ids_of(names) == [7, 0, 2147483647]
+
+
+def test_a_replica_that_is_named_twice_counts_once() -> None:
+    assert paths.decode_topic("/t", b'{"version":1,"partitions":{"0":[1,2,1]}}').replicas == {0: (1, 2)}
+
+
+def test_a_controller_epoch_or_a_leader_epoch_that_none_can_follow_is_no_epoch() -> None:
+    with pytest.raises(paths.StoreCorrupt):
+        paths.decode_controller_epoch("/e", b"2147483647")
+    with pytest.raises(paths.StoreCorrupt):
+        paths.decode_partition_state("/s", STATE.replace(b'"leader_epoch":0', b'"leader_epoch":2147483647'))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"-1", b"x", b"{}", b"99999999999999999999"])

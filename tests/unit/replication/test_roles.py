@@ -336,3 +336,19 @@ def test_a_stop_without_deletion_ends_a_leaders_part_only_by_the_next_role(membe
     member.tell_roles(role(0))
     assert member.tell_stop(0, leader_epoch=0) == [OK]
     assert logs.logs[FIRST].role == "leader"  # as in Kafka: only LeaderAndIsr gives and takes roles
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition_id"), [("..", 0), ("a/../b", 0), ("", 0), ("x" * 250, 0), ("\u00e4", 0), ("\0", 0), ("t", -1)]
+)
+def test_a_role_in_a_partition_that_cannot_be_makes_no_log_and_the_others_are_taken(
+    member: Member, logs: ModelLogs, topic: str, partition_id: int
+) -> None:
+    Q = M.LeaderAndIsrRequest
+    bad = Q.LeaderAndIsrTopicState(topic_name=topic, topic_id=UUID(int=5).bytes, partition_states=[role(partition_id)])
+    good = Q.LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=TOPIC_ID.bytes, partition_states=[role(0)])
+    request = Q(controller_id=2, controller_epoch=1, broker_epoch=-1, topic_states=[bad, good])
+    answer = member.partitions.leader_and_isr(Q.decode(request.encode(7), 7), 7)
+    codes = {each.topic_id: each.partition_errors[0].error_code for each in answer.topics}
+    assert codes == {UUID(int=5).bytes: ErrorCode.INVALID_TOPIC_EXCEPTION, TOPIC_ID.bytes: OK}
+    assert logs.logs.keys() == {FIRST}
