@@ -2,7 +2,8 @@
 
 Topics and brokers are known from the controller (UpdateMetadata), configs from the tree. Changes of topics are planned
 here and made by the controller; new topics that a client only names, and configs, are written by any member.
-Locks: `_lock` guards the image and is held while configs of new topics are read from the store.
+Locks: `_telling` is held while topics change and the broker is told of it; `_lock`, which is taken after it, guards the
+image and is held while configs of new topics are read from the store.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from kbroker.coordination.store import (
     StoreUnavailable,
 )
 from kbroker.errors import ConfigError, ErrorCode, KbrokerError, ProtocolError
-from kbroker.model import TopicPartition
+from kbroker.model import NO_UUID, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.topic_names import listed
 
@@ -126,7 +127,12 @@ class SharedTopics:
         self._clock = clock
         self._random = randomness or random.Random()
         self._draw_uuid = draw_uuid
+        self._telling = threading.Lock()
         self._lock = threading.Lock()
+        self.on_due: Callable[[], object] = lambda: None
+        """Called by any thread when `step` is due sooner than it said. It must not wait."""
+        self._must_compare = False
+        """Whether topics may be known here that were deleted while the controller did not reach this broker."""
         self._host: MemberHost | None = None
         self._listeners: list[Callable[[], None]] = []
         self._kind_listeners: list[Callable[[], None]] = []
@@ -231,7 +237,13 @@ class SharedTopics:
 
     def update(self, request: M.UpdateMetadataRequest) -> Collection[int]:
         """Apply UpdateMetadata. Returns the ids of the brokers that are alive now. Raises ProtocolError."""
+        with self._telling:
+            return self._update_telling(request)
+
+    def _update_telling(self, request: M.UpdateMetadataRequest) -> Collection[int]:
         with self._lock:
+            if request.controller_epoch > self._image.controller_epoch:
+                self._must_compare = True
             unread = set(self._unread)
             self._configured.clear()
             update = image_after(self._image, request, self._configs_of_locked)
@@ -252,6 +264,8 @@ class SharedTopics:
             for topic in read_late:
                 self._host.update_topic(topic)
         self._awaited.look(image)
+        if self._must_compare or self._unread:
+            self.on_due()
         return image.brokers.keys()
 
     def _configs_of_locked(self, names: Collection[str]) -> Mapping[str, Mapping[str, str]]:
@@ -277,6 +291,7 @@ class SharedTopics:
     def registered(self, store: Store, broker_epoch: int) -> None:
         """Use this session from now on, and read all configs: notifications may have been missed."""
         self._store, self._broker_epoch = store, broker_epoch
+        self._must_compare = True
         self.group_configs_changed()
         self._broker_configs_changed()
         self._read_topic_configs(list(self._image.topics))
@@ -360,6 +375,14 @@ class SharedTopics:
         """
         self._awaited.look(self._image)
         left = self._awaited.seconds_left()
+        if self._must_compare:
+            self._must_compare = False
+            try:
+                self._forget_gone()
+            except KbrokerError as error:
+                log.debug("topics are compared with the tree later: %s", error)
+                self._must_compare = True
+                return RETRY_S if left is None else min(RETRY_S, left)
         if not self._unread_topics():
             return left
         try:
@@ -368,6 +391,29 @@ class SharedTopics:
             log.debug("configs of topics are not known yet: %s", error)
         pauses = [] if left is None else [left]
         return min([*pauses, RETRY_S] if self._unread_topics() else pauses, default=None)
+
+    def _forget_gone(self) -> None:
+        """Forget topics that are not in the tree any more.
+
+        A controller tells a broker that it could not reach which topics it has deleted meanwhile. The next controller
+        does not know of them.
+        """
+        known = self._image.topics
+        there = frozenset(self._store.children(paths.TOPICS))
+        with self._telling:
+            with self._lock:
+                now = self._image.topics
+                gone = [
+                    now[name]
+                    for name, topic in known.items()
+                    if name not in there and name in now and _is_same(now[name], topic)
+                ]
+                if gone:
+                    self._show_locked(self._image.with_topics((), [topic.name for topic in gone]))
+                    self._unread.difference_update(topic.name for topic in gone)
+            if gone:
+                log.info("topics that were deleted meanwhile: %s", listed([each.name for each in gone], MOST_NAMES))
+                self._host_or_fail().topics_changed((), gone)
 
     def _unread_topics(self) -> list[str]:
         return [name for name in list(self._unread) if name in self._image.topics]
@@ -467,7 +513,7 @@ class SharedTopics:
             for name in planned:
                 if code := codes.get(name, ErrorCode.UNKNOWN_SERVER_ERROR):
                     known[name] = ProtocolError(code)
-            self._awaited.add(names, known, is_done, timeout_ms, answered, lambda: self._image)
+            self._await(names, known, is_done, timeout_ms, answered)
 
         self._ask(request, written)
 
@@ -490,7 +536,14 @@ class SharedTopics:
             late = [name for name, result in zip(names, results, strict=True) if isinstance(result, ProtocolError)]
             shown(frozenset(each for name in late for each in by_topic[name]))
 
-        self._awaited.add(names, {}, is_shown, timeout_ms, answered, lambda: self._image)
+        self._await(names, {}, is_shown, timeout_ms, answered)
+
+    def _await(
+        self, names: Sequence[str], known: dict[str, TopicResult], is_done: IsDone, timeout_ms: int, answered: Answered
+    ) -> None:
+        self._awaited.add(names, known, is_done, timeout_ms, answered, lambda: self._image)
+        if self._awaited.seconds_left() is not None:
+            self.on_due()
 
     def ensure(self, names: Iterable[str]) -> list[TopicResult]:
         # Through a generator: over a list of a million names the loop in C would keep all other threads waiting.
@@ -630,6 +683,11 @@ def _led(planned: Mapping[str, Topic]) -> IsDone:
         return topic if all(each.leader >= 0 for each in topic.partitions) else None
 
     return is_done
+
+
+def _is_same(topic: Topic, other: Topic) -> bool:
+    """Whether a topic is another state of the other one, and not one that was made later with its name."""
+    return topic is other or topic.topic_id == other.topic_id != NO_UUID
 
 
 def _leader_changes(before: Topic | None, after: Topic) -> int:

@@ -147,6 +147,7 @@ class Member:
             clock=self._clock,
             check_broker_config=check_broker_config,
         )
+        self.cluster.on_due = self._membership.woken.set
         self._ask_controller = ControllerChannel(
             self._to_controller, lambda: self.cluster.controller_id, config["controller.socket.timeout.ms"]
         )

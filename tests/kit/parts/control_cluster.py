@@ -27,7 +27,7 @@ Metadata = M.UpdateMetadataRequest.UpdateMetadataPartitionState
 
 @dataclass
 class ToldBroker:
-    """What a broker has been told. It answers as Kafka 3.9.1 does."""
+    """What a broker has been told. It answers as Kafka 3.9.1 does, and forgets topics as a kbroker does."""
 
     node_id: int
     epoch: int = -1
@@ -42,6 +42,12 @@ class ToldBroker:
     received: list[M.Message] = field(default_factory=list)
     leaders_by_epoch: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     refuses_deletion: bool = False
+    topics_there: Callable[[], Collection[str]] = tuple
+    """Returns the topics in the tree. A kbroker compares its own with them under a new controller, in a new session."""
+
+    def forget_gone(self) -> None:
+        there = set(self.topics_there())
+        self.metadata = {each: state for each, state in self.metadata.items() if each.topic in there}
 
     def answer(self, request: M.Message) -> M.Message:
         self.received.append(request)
@@ -96,8 +102,11 @@ class ToldBroker:
         return ErrorCode.NONE
 
     def _update_metadata(self, request: M.UpdateMetadataRequest) -> M.Message:
+        before = self.controller_epoch
         code = self._fence(request)
         if not code:
+            if request.controller_epoch > before:
+                self.forget_gone()
             self.alive = {each.id for each in request.live_brokers}
             for topic in request.topic_states:
                 for state in topic.partition_states:
@@ -211,6 +220,7 @@ class ControlCluster:
         controller = Controller(node_id, peers, self.clock, self.config, lambda topic: topic in self.unclean)
         before = self.members.get(node_id)
         told = ToldBroker(node_id)
+        told.topics_there = lambda: self.tree.model.children(paths.TOPICS)
         if before is not None:
             told.logs = set(before.told.logs)
         member = self.members[node_id] = Member(node_id, session, peers, controller, told)
@@ -227,6 +237,7 @@ class ControlCluster:
         stat = self.tree.stat(path)
         assert stat is not None
         member.told.epoch = stat.creation_id
+        member.told.forget_gone()
 
     def kill(self, node_id: int, *, seen: bool = False) -> None:
         """Kill a broker. Its session lasts, until `expire`. `seen`: its port refuses, and others see that."""

@@ -81,6 +81,9 @@ class Watching:
         request.topic_states = [
             R.UpdateMetadataTopicState(topic_name=name, topic_id=ID.bytes, partition_states=[state]) for name in names
         ]
+        for name in names:
+            if self.admin.exists(paths.topic_path(name)) is None:
+                self.admin.create(paths.topic_path(name))
         self.topics.update(request)
 
     def put(self, path: str, data: bytes) -> None:

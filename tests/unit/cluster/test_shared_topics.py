@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -145,11 +146,8 @@ def test_metadata_comes_from_the_controller_and_configs_from_the_tree(member: Me
 
 def test_configs_that_cannot_be_read_are_read_later_and_delete_nothing_until_then(member: Member) -> None:
     member.store.create(paths.topic_config_path("a"), paths.encode_config({"retention.ms": "5"}))
+    member.store.create(paths.topic_path("a"))
     get_many = member.store.get_many
-
-    def away(_paths: Sequence[str]) -> object:
-        raise StoreUnavailable("away")
-
     member.store.get_many = away  # type: ignore[method-assign, assignment]
     member.tell(("a", 0, 1))
     assert not member.topics.image.topics["a"].configs_given
@@ -159,6 +157,54 @@ def test_configs_that_cannot_be_read_are_read_later_and_delete_nothing_until_the
     topic = member.topics.image.topics["a"]
     assert (topic.configs, topic.configs_given) == ({"retention.ms": "5"}, True)
     assert member.host.take()[-1] == ("topic", "a", {"retention.ms": "5"})
+
+
+def test_a_topic_that_was_deleted_under_a_controller_that_did_not_reach_this_broker_is_forgotten(
+    member: Member,
+) -> None:
+    dues: list[None] = []
+    member.topics.on_due = lambda: dues.append(None)
+    for name in ("a", "b"):
+        member.store.create(paths.topic_path(name))
+    member.tell(("a", 0, 1), ("b", 0, 1))
+    assert dues, "a new controller"
+    member.topics.step()
+    dues.clear()
+    member.store.delete(paths.topic_path("b"))
+    member.tell(("a", 0, 2))
+    member.topics.step()
+    assert sorted(member.topics.image.topics) == ["a", "b"]
+    assert not dues
+    member.host.take()
+    member.topics.update(R(controller_id=3, controller_epoch=6))
+    assert dues
+    children, member.store.children = member.store.children, away  # type: ignore[method-assign]
+    assert member.topics.step() == 1.0
+    member.store.children = children  # type: ignore[method-assign]
+    assert member.topics.step() is None
+    assert list(member.topics.image.topics) == ["a"]
+    assert member.host.take() == [("topics", [], ["b"])]
+    member.store.delete(paths.topic_path("a"))
+    member.topics.registered(member.store, 5)
+    member.topics.step()
+    assert not member.topics.image.topics
+
+
+def test_who_waits_for_topics_wakes_whoever_has_to_say_that_it_was_too_long(member: Member) -> None:
+    member.tell()
+    dues: list[None] = []
+    member.topics.on_due = lambda: dues.append(None)
+    member.topics.create_topics([NewTopic("a")], 500, member.answered)
+    member.asked[0][1]({"a": ErrorCode.NONE})
+    assert dues
+    member.topics.step()
+    left = member.topics.step()
+    assert left is not None
+    assert left <= 0.5
+
+
+def away(*_: object) -> Any:
+    raise StoreUnavailable("away")
 
 
 def test_the_owner_of_a_log_on_disk_is_found_in_the_tree(member: Member) -> None:
