@@ -87,6 +87,7 @@ check: build $(VENV)/test-installed
 # The same tests on a core with bounds checks and assertions (debug), and with the address and undefined-behaviour
 # sanitizers (asan), in trees of their own under build/.
 CHECKED_TESTS ?= tests/unit/core tests/unit/client tests/unit/protocol tests/unit/storage tests/unit/state_log tests/unit/groups tests/unit/transactions \
+	tests/unit/replication tests/unit/cluster tests/simulation \
 	tests/unit/server tests/unit/spark/decoding tests/fuzz
 debug asan: $(VENV)/made $(VENV)/test-installed
 	$(PY) tools/variant_tree.py $@ --run $(CURDIR)/$(PY) -m pytest -p no:cacheprovider --timeout 600 -m "not slow" $(CHECKED_TESTS)

@@ -25,6 +25,9 @@ from kbroker._core.wire.message_plan cimport (
 
 from kbroker.errors import MalformedBytes
 
+cdef enum:
+    NUMBERS_AS_ONE = 4           # Elements of an array of numbers are small: so many count as one.
+
 cdef struct source_t:
     reader_t reader
     int64_t elements_left
@@ -137,7 +140,7 @@ cdef PyObject *decode_array(plan_t *plan, op_t *op, source_t *source) except NUL
             malformed(plan, op.field, source, "null where null is not allowed")
         Py_INCREF(Py_None)
         return Py_None
-    source.elements_left -= count
+    source.elements_left -= count if op.kind != INT32 else (<int64_t>count + NUMBERS_AS_ONE - 1) // NUMBERS_AS_ONE
     if source.elements_left < 0:
         malformed(plan, op.field, source, f"more than {MOST_ELEMENTS} elements in one message")
     items = new_list(count)

@@ -305,6 +305,34 @@ def test_a_message_has_a_limit_of_elements() -> None:
         M.DescribeGroupsRequest.decode(M.DescribeGroupsRequest(groups=groups).encode(5), 5)
 
 
+@pytest.mark.parametrize("replication_factor", [3, 5])
+def test_a_cluster_of_two_hundred_thousand_partitions_fits_into_one_message(replication_factor: int) -> None:
+    """As many as Kafka has been run with in one ZooKeeper; a broker that starts is told all of them in one request."""
+    brokers = list(range(1000, 1000 + replication_factor))
+    R = M.UpdateMetadataRequest
+    state = R.UpdateMetadataPartitionState(leader=1000, isr=brokers, replicas=brokers)
+    topics = [
+        R.UpdateMetadataTopicState(topic_name=f"topic-{at}", partition_states=[state] * 2_000) for at in range(100)
+    ]
+    body = R(topic_states=topics).encode(8)
+    told = R.decode(body, 8)
+    assert sum(len(topic.partition_states) for topic in told.topic_states) == 200_000
+    assert told.topic_states[99].partition_states[1_999].replicas == brokers
+    roles = M.LeaderAndIsrRequest.LeaderAndIsrPartitionState(leader=1000, isr=brokers, replicas=brokers)
+    named = [M.LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name="t", partition_states=[roles] * 200_000)]
+    given = M.LeaderAndIsrRequest.decode(M.LeaderAndIsrRequest(topic_states=named).encode(7), 7)
+    assert len(given.topic_states[0].partition_states) == 200_000
+
+
+def test_four_numbers_count_as_one_element() -> None:
+    W = M.OffsetFetchRequest
+    topic = W.OffsetFetchRequestTopic(name="t", partition_indexes=[7] * ((1 << 22) - 4))
+    assert len(W.decode(W(group_id="g", topics=[topic]).encode(1), 1).topics[0].partition_indexes) == (1 << 22) - 4
+    topic.partition_indexes += [7] * 5
+    with pytest.raises(MalformedBytes, match="elements in one message"):
+        W.decode(W(group_id="g", topics=[topic]).encode(1), 1)
+
+
 def test_nothing_leaks_from_refused_bytes() -> None:
     body = METADATA.encode(12)
 
