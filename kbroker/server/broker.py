@@ -61,6 +61,10 @@ def name_threads() -> None:
                 Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:15])
 
 
+def _keep_for_others() -> None:
+    """Keep the offsets in ZooKeeper, as Kafka does: consumers of 0.8 and other brokers commit there unseen."""
+
+
 class Broker:
     """One broker, from `start` to `stop`. `stop` may be called at any time, also after `start` has failed."""
 
@@ -133,7 +137,7 @@ class Broker:
             self._waits,
             home.session,
             limits_of_group=self._limits_of_group,
-            expire_others=self._consumer_offsets.expire,
+            expire_others=self._consumer_offsets.expire if self._cluster.is_alone else _keep_for_others,
             others=home.others,
         )
         home.attach(self._partitions, self._coordinators.roles)

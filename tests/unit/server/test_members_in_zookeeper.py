@@ -10,14 +10,17 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from kbroker.cli.main import main
+from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
+from kbroker.groups.offsets import Offsets as GroupOffsets
 from kbroker.metrics.definitions import MEMBER_METRICS
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -360,6 +363,122 @@ def test_log_directories_of_another_cluster_are_refused(members: Members, zookee
         moved.broker.start()
     moved.broker.stop()
     elsewhere.close()
+
+
+def test_rubbish_in_the_nodes_of_a_running_cluster_stops_nothing_else(members: Members) -> None:
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    assert members.create("t", 2, 2, retention__ms="99000").error_code == 0
+    assert members.create("bad", 1, 2).error_code == 0
+    rubbish = b'{"\xff'
+    members.store.set(paths.topic_config_path("bad"), rubbish)
+    members.store.create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change("topics/bad"), sequential=True)
+    members.store.create(paths.CONFIG_CHANGE_PREFIX, rubbish, sequential=True)
+    members.store.create(paths.broker_config_path("2"), rubbish)
+    members.store.create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change("brokers/2"), sequential=True)
+    members.store.create(paths.topic_path("rubbish"), rubbish)
+    members.store.create(paths.topic_path("a name that cannot be"), paths.encode_topic(one_partition(1)))
+    members.store.create(f"{paths.BROKER_IDS}/\u00b2", rubbish)
+    members.store.create(paths.broker_path(9), rubbish, ephemeral=True)
+    members.store.create(paths.LOG_DIR_EVENT_PREFIX, rubbish, sequential=True)
+    members.store.create(paths.ISR_CHANGE_PREFIX, rubbish, sequential=True)
+    members.store.create(paths.REASSIGN_PARTITIONS, rubbish)
+    members.store.create(paths.PREFERRED_REPLICA_ELECTION, rubbish)
+    members.store.set(paths.FEATURE, rubbish)
+    members.store.set(paths.PRODUCER_ID_BLOCK, rubbish)
+
+    assert members.create("later", 1, 2).error_code == 0
+    await_that(lambda: members.leader_of("later", 0) is not None)
+    assert not members.cluster(1).image.topics["bad"].configs_given
+    members.stop(1)
+    members.settle(2)
+    await_that(lambda: members.cluster(2).is_controller)
+    for name in ("t", "bad", "later"):
+        await_that(lambda name=name: members.cluster(2).image.topics[name].partitions[0].leader == 2)
+        members.running[2].append(name, 0, [b"a"])
+    members.store.set(paths.FEATURE, paths.encode_feature())
+    members.start(1)
+    members.settle(1, 2)
+    for name in ("t", "bad", "later"):
+        await_that(lambda name=name: members.leader_of(name, 0) is not None)
+    members.store.set(paths.topic_config_path("bad"), paths.encode_config({"retention.ms": "77000"}))
+    await_that(lambda: all(each.log_of("bad", 0).options.retention_ms == 77_000 for each in members.running.values()))
+
+
+def one_partition(node_id: int) -> paths.TopicAssignment:
+    return paths.TopicAssignment(UUID(int=77), {0: (node_id,)}, {}, {})
+
+
+def test_requests_of_the_controller_from_anybody_cannot_leave_the_log_directories(members: Members) -> None:
+    broker = members.start(1)
+    members.settle(1)
+    await_that(lambda: members.cluster(1).is_controller)
+    members.create("t", 1, 1)
+    R = M.LeaderAndIsrRequest
+
+    def told(topic: str, *, epoch: int, **fields: Any) -> list[int]:
+        state = R.LeaderAndIsrPartitionState(leader=1, leader_epoch=9, isr=[1], replicas=[1], is_new=True, **fields)
+        named = R.LeaderAndIsrTopicState(topic_name=topic, topic_id=bytes(16), partition_states=[state])
+        answer = broker.call(
+            ApiKey.LEADER_AND_ISR, 7, R(controller_id=5, controller_epoch=epoch, broker_epoch=-1, topic_states=[named])
+        )
+        return [answer.error_code, *(each.error_code for topic in answer.topics for each in topic.partition_errors)]
+
+    before = sorted(path.name for path in members.folder.rglob("*"))
+    assert told("t", epoch=0) == [11, 11]
+    for name in ("../../outside", "..", "a/b", "x" * 300, ""):
+        assert told(name, epoch=1) == [0, 17]
+    assert told("t", epoch=1, partition_index=-1) == [0, 17]
+    assert sorted(path.name for path in members.folder.rglob("*")) == before
+    broker.append("t", 0, [b"a"])
+
+
+def test_offsets_of_before_kafka_0_9_are_one_for_all_members_and_never_expire(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired: list[str] = []
+    monkeypatch.setattr(ConsumerOffsets, "expire", lambda self: expired.append("zookeeper"))
+    expire = GroupOffsets.expire
+    monkeypatch.setattr(GroupOffsets, "expire", lambda self: (expired.append("topic"), expire(self))[1])
+    for node_id in (1, 2):
+        members.start(node_id, offsets__retention__check__interval__ms=20)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.create("t", 1, 2)
+    await_that(lambda: members.leader_of("t", 0) is not None)
+    C, F = M.OffsetCommitRequest, M.OffsetFetchRequest
+    part = C.OffsetCommitRequestPartition(partition_index=0, committed_offset=17)
+    commit = C(group_id="g", topics=[C.OffsetCommitRequestTopic(name="t", partitions=[part])])
+    answer = members.running[1].call(ApiKey.OFFSET_COMMIT, 0, commit)
+    assert answer.topics[0].partitions[0].error_code == 0
+    node = paths.consumer_offset_path("g", "t", 0)
+    assert members.store.get(node)[0] == b"17"
+    fetch = F(group_id="g", topics=[F.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+
+    def fetched(node_id: int) -> tuple[int, int]:
+        (found,) = members.running[node_id].call(ApiKey.OFFSET_FETCH, 0, fetch).topics[0].partitions
+        return found.committed_offset, found.error_code
+
+    assert fetched(2) == (17, 0)
+    members.store.set(node, b"rubbish")
+    assert fetched(2) == (-1, -1)
+    members.store.set(node, b"18")
+    assert fetched(1) == (18, 0)
+    find = M.FindCoordinatorRequest(key="g")
+
+    def coordinators() -> set[int]:
+        answers = [members.running[each].call(ApiKey.FIND_COORDINATOR, 1, find) for each in members.running]
+        return {answer.node_id if answer.error_code == 0 else -1 for answer in answers}
+
+    await_that(lambda: len(coordinators()) == 1 and coordinators() != {-1})
+    (first,) = coordinators()
+    await_that(lambda: expired.count("topic") >= 3)
+    assert "zookeeper" not in expired, "others commit there unseen"
+    members.stop(first)
+    await_that(lambda: coordinators() == {3 - first})
+    assert fetched(3 - first) == (18, 0)
 
 
 def test_an_id_is_generated_and_kept(members: Members) -> None:
