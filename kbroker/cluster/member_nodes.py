@@ -55,6 +55,14 @@ class MemberNodes:
     def _pass_over(self, error: paths.StoreCorrupt) -> None:
         self._tell(f"passed over, for it cannot be read: {error}")
 
+    def configs_in(self, path: str, data: bytes) -> Mapping[str, str]:
+        """Return the configs in a node that is about to be written; {} if they cannot be read, as in Kafka."""
+        try:
+            return paths.decode_config(path, data)
+        except paths.StoreCorrupt as error:
+            self._pass_over(error)
+            return {}
+
     def assigned(self, store: Store) -> dict[str, Topic]:
         """Return all topics with their replicas and own configs, without leaders and ISRs."""
         assignments = load_assignments(store, store.children(paths.TOPICS), self._pass_over)

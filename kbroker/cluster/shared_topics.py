@@ -626,7 +626,7 @@ class SharedTopics:
         path = f"/config/{entity_path}"
         for _ in range(MOST_ATTEMPTS):
             found = self._store.get_many([path])[0]
-            data = paths.encode_config(change({} if found is None else paths.decode_config(path, found[0])))
+            data = paths.encode_config(change({} if found is None else self._nodes.configs_in(path, found[0])))
             write = Create(path, data) if found is None else SetData(path, data, found[1].version)
             try:
                 self._store.multi([write, notification(entity_path)])
@@ -642,7 +642,7 @@ class SharedTopics:
         path = paths.group_config_path(group_id)
         for _ in range(MOST_ATTEMPTS):
             root, found = self._store.get_many([paths.GROUP_CONFIGS, path])
-            configs = change({} if found is None else paths.decode_config(path, found[0]))
+            configs = change({} if found is None else self._nodes.configs_in(path, found[0]))
             # Kafka's notifications are not for groups: a Kafka that joins later would stop at one. The version of the
             # parent tells the others.
             steps: list[Operation] = [

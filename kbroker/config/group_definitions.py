@@ -223,8 +223,8 @@ GROUPS = (
         Kind.INT,
         100_000,
         "Nodes below /consumers, where OffsetCommit 0 stores offsets. One that needs more is refused with "
-        "INVALID_COMMIT_OFFSET_SIZE. Clients of one host make at most half of them. Offsets go when their group has "
-        "committed nothing for offsets.retention.minutes.",
+        "INVALID_COMMIT_OFFSET_SIZE. Clients of one host make at most half of them. On a broker that is alone, offsets "
+        "go when their group has committed nothing for offsets.retention.minutes.",
         limits=Limits(0),
     ),
     Setting(

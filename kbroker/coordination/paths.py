@@ -454,7 +454,7 @@ def decode_log_dir_event(path: str, data: bytes) -> LogDirEvent:
 def sequence_of(name: str) -> int:
     """The number of a sequential node, from its name or path. Raises StoreCorrupt if it has none."""
     number = name[-10:]
-    if not (number.isascii() and number.isdigit() and len(number) == 10):
+    if not (number.isascii() and number.isdigit() and len(number) == 10 and int(number) <= INT32_MAX):
         raise StoreCorrupt(name, "not the name of a sequential node")
     return int(number)
 

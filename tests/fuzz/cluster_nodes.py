@@ -23,7 +23,7 @@ from kbroker.model import Endpoint, TopicPartition
 from kbroker.protocol import messages as M
 from tests.fuzz.program import Program
 from tests.fuzz.target import Target
-from tests.kit.parts.control_cluster import ControlCluster
+from tests.kit.parts.control_cluster import ControlCluster, ToldBroker
 
 INT64 = range(-(2**63), 2**63)
 LONGEST_TEXT = 32767
@@ -224,7 +224,7 @@ def feed_controller(data: bytes) -> None:
                 cluster.tree.put(path, rubbish(program))
                 written.add(path)
             elif what == 14:
-                cluster.members[program.pick(BROKERS)].told.refuses_deletion = True
+                lie_once(program, cluster.members[program.pick(BROKERS)].told)
             elif len(cluster.live()) > 1:
                 cluster.lose(cluster.live()[program.byte() % len(cluster.live())].node_id)
             cluster.settle()
@@ -248,6 +248,34 @@ def feed_controller(data: bytes) -> None:
         log.removeHandler(stacks)
 
 
+def lie_once(program: Program, broker: ToldBroker) -> None:
+    """Let a broker refuse all deletions, or answer one request with partitions and errors of its own."""
+    if program.byte() % 4 == 0:
+        broker.refuses_deletion = True
+        return
+
+    def answer(request: M.Message) -> M.Message:
+        del broker.answer  # type: ignore[method-assign]
+        error, partition_id = program.number(0, 16), program.number(0, 32)
+        of_partition = program.number(56, 16)
+        if isinstance(request, M.LeaderAndIsrRequest):
+            L = M.LeaderAndIsrResponse
+            part = L.LeaderAndIsrPartitionError(partition_index=partition_id, error_code=of_partition)
+            topic = L.LeaderAndIsrTopicError(topic_id=UUID(int=program.byte() % 3).bytes, partition_errors=[part] * 2)
+            return L(error_code=error, topics=[topic])
+        if isinstance(request, M.StopReplicaRequest):
+            S = M.StopReplicaResponse
+            stopped = S.StopReplicaPartitionError(
+                topic_name=program.pick(TOPICS), partition_index=partition_id, error_code=of_partition
+            )
+            return S(error_code=error, partition_errors=[stopped])
+        if isinstance(request, M.UpdateMetadataRequest):
+            return M.UpdateMetadataResponse(error_code=error)
+        return broker.answer(request)
+
+    broker.answer = answer  # type: ignore[method-assign]
+
+
 def rubbish(program: Program) -> bytes:
     """Return data of some node, with a few bytes changed."""
     made = bytearray(program.pick([data for _, data in NODES]))
@@ -264,6 +292,8 @@ def controller_seeds() -> Iterator[bytes]:
         for data in range(len(NODES)):
             yield bytes([12, place, 0, data, 0])
         yield bytes([12, place, 1, place, 1, 5, 57, 15, 0])
+    for error in (0, 199, 201, 245):
+        yield bytes([14, 0, 1, error, 0, 0, 0, 0, 0, 5, 0, 0, 0, 14, 1, 1, 0, error, 0, 1, 0, 7, 0, 15, 0])
     yield bytes([0, 3, 0, 0, 3, 0, 0, 0, 1, 0, 2, 1, 0, 7, 0, 14, 0, 15, 0, 15, 0])
 
 

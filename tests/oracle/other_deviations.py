@@ -354,8 +354,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "OffsetCommit 0: many offsets, and old ones",
         "There are at most kbroker.zookeeper.offsets.max.nodes nodes, half of them at most by clients of one host; "
         "what needs more is INVALID_COMMIT_OFFSET_SIZE. "
-        "Offsets go when their group has committed nothing for offsets.retention.minutes, or since the broker has "
-        "started. Kafka with a ZooKeeper keeps all for ever.",
+        "On a broker that is alone, offsets go when their group has committed nothing for offsets.retention.minutes, "
+        "or since the broker has started. Kafka with a ZooKeeper keeps all for ever, as a member of a cluster does.",
         "A node takes many times what it takes in a request, and nothing else would remove it.",
         "tests/unit/cluster/test_consumer_offsets.py::test_offsets_go_when_their_group_has_committed_nothing_for_too_long",
     ),

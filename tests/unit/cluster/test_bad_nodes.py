@@ -161,6 +161,24 @@ def test_a_topics_configs_that_cannot_be_read_keep_no_other_topic_from_being_ser
     assert (watching.topic("bad").configs, watching.topic("bad").configs_given) == ({"retention.ms": "6"}, True)
 
 
+def test_configs_that_cannot_be_read_are_replaced_by_whoever_alters_them(watching: Watching) -> None:
+    watching.join()
+    topics = watching.topics
+    assert topics is not None
+    for path in (paths.topic_config_path("t"), paths.broker_config_path("1")):
+        watching.admin.create(path, RUBBISH)
+    watching.admin.create(paths.GROUP_CONFIGS)
+    watching.admin.create(paths.group_config_path("g"), RUBBISH)
+    watching.tell("t")
+    topics.set_topic_configs("t", lambda topic: {**topic.configs, "retention.ms": "5"})
+    assert watching.topic("t").configs == {"retention.ms": "5"}
+    assert watching.topic("t").configs_given
+    topics.set_broker_configs("1", lambda configs: {**configs, "log.retention.ms": "6"})
+    assert topics.dynamic_broker_configs() == {"log.retention.ms": "6"}
+    topics.set_group_configs("g", lambda configs: {**configs, "consumer.session.timeout.ms": "50000"})
+    assert topics.image.group_configs["g"] == {"consumer.session.timeout.ms": "50000"}
+
+
 def test_a_value_of_a_newer_release_deletes_nothing_and_leaves_the_other_configs(watching: Watching) -> None:
     watching.join()
     watching.tell("t")

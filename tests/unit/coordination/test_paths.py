@@ -156,7 +156,10 @@ def test_a_kraft_controller_is_known_by_its_epoch() -> None:
     assert paths.decode_controller("/c", paths.encode_controller(3, 12)) == paths.ControllerRegistration(3, 12, -1)
 
 
-@pytest.mark.parametrize("name", ["", "config_change_", "config_change_00000000x2", "12", "config_change_\u0661" * 10])
+@pytest.mark.parametrize(
+    "name",
+    ["", "config_change_", "config_change_00000000x2", "12", "config_change_\u0661" * 10, "config_change_2147483648"],
+)
 def test_what_is_no_sequential_node_is_named(name: str) -> None:
     with pytest.raises(paths.StoreCorrupt):
         paths.sequence_of(name)
