@@ -307,7 +307,7 @@ def test_a_message_has_a_limit_of_elements() -> None:
 
 @pytest.mark.parametrize("replication_factor", [3, 5])
 def test_a_cluster_of_two_hundred_thousand_partitions_fits_into_one_message(replication_factor: int) -> None:
-    """As many as Kafka has been run with in one ZooKeeper; a broker that starts is told all of them in one request."""
+    """A broker that starts is told of all partitions in one request, and Kafka has been run with as many as these."""
     brokers = list(range(1000, 1000 + replication_factor))
     R = M.UpdateMetadataRequest
     state = R.UpdateMetadataPartitionState(leader=1000, isr=brokers, replicas=brokers)
