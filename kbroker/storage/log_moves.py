@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from kbroker._core.base.throttle import Throttle
 from kbroker._core.log.directory import LogDirectory
@@ -62,6 +63,8 @@ class LogMoves:
         self._preferred: dict[TopicPartition, OpenDirectory] = {}
         self._unfinished: list[tuple[TopicPartition, OpenDirectory]] = []
         """The moves that the last run has left, until `resume`."""
+        self._told: WeakKeyDictionary[Log, str] = WeakKeyDictionary()
+        """The last error of each log that was logged: a disk that is full stays so for long."""
         self._stepping = threading.Lock()
         """Held while a log is copied."""
         self._is_stopping = False
@@ -244,7 +247,9 @@ class LogMoves:
                 return 0.0
             if self._moving.pop(log.topic_partition, None) is not None:
                 self._moving[log.topic_partition] = log
-        logger.warning("%s does not move now: %s", log, error)
+        if self._told.get(log) != str(error):
+            self._told[log] = str(error)
+            logger.warning("%s does not move now: %s", log, error)
         return RETRY_S
 
     def _finish(self, log: Log, copy: Log) -> None:

@@ -539,4 +539,19 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "What is right is printed word for word as Kafka does; what is wrong should be found by scripts.",
         "tests/compat/test_dump_log.py::test_both_print_the_same",
     ),
+    OtherDeviation(
+        "AlterReplicaLogDirs: a start in the middle of a move",
+        "The unfinished copy is removed, and the log is copied anew. Kafka goes on where the copy ends. A move that "
+        "was interrupted between its two renames is finished by the start; Kafka refuses to start, for it renames in "
+        "the other order and finds the partition twice.",
+        "After a power cut nobody knows which of the copy's bytes are the log's.",
+        "tests/unit/storage/test_log_moves.py::test_an_unfinished_copy_is_removed_and_the_move_begins_anew",
+    ),
+    OtherDeviation(
+        "AlterReplicaLogDirs: threads",
+        "One thread copies one log after the other. Kafka has num.replica.alter.log.dirs.threads, by default one for "
+        "each log directory.",
+        "A move is for disks that serve clients meanwhile, and its rate is limited for all of them together.",
+        "tests/unit/storage/test_log_moves.py::test_copying_keeps_to_its_rate",
+    ),
 )

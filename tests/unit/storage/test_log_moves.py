@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import read_records
 from kbroker.storage import checkpoints
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
+from kbroker.storage.log_moves import RETRY_S
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.retention import policies_for
 from tests.kit.logs.home import TOPIC_ID, batch_of
@@ -415,3 +416,24 @@ def test_a_compacted_log_is_not_cleaned_while_it_moves_and_remembers_what_was(di
     finish(manager, log)
     assert log in manager.cleaner._logs()
     assert manager._home_of(log.directory).cleaned.get(ORDERS) == 5
+
+
+def test_a_full_disk_is_told_once_and_tried_again(disks: Disks, caplog: pytest.LogCaptureFixture) -> None:
+    manager = disks.start()
+    log = made_log(manager)
+    log.append(batch_of([b"x"]))
+    move(manager, log, other(disks, log))
+    copy = log.copy
+    assert copy is not None
+
+    def refuse(_: object) -> int:
+        raise StorageFailed("no space")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "copy_to", refuse)
+        assert [manager.moves.step(log) for _ in range(3)] == [RETRY_S] * 3
+    assert [each.getMessage() for each in caplog.records if "does not move" in each.getMessage()] == [
+        "orders-0 does not move now: no space"
+    ]
+    finish(manager, log)
+    assert log.directory is copy.directory
