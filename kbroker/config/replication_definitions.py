@@ -10,7 +10,7 @@ REPLICATION = (
         "num.replica.fetchers",
         Kind.INT,
         1,
-        "How many threads fetch the partitions that this broker follows. Each serves all leaders.",
+        "How many threads fetch from each leader the partitions that this broker follows.",
         limits=Limits(1),
     ),
     Setting(

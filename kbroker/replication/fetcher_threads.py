@@ -1,6 +1,6 @@
-"""The threads that fetch for followers: each has a pump, a fetch engine on it, and its own connections to leaders.
+"""The threads that fetch for followers: each has a pump, a fetch engine on it, and its own connection to a leader.
 
-There are num.replica.fetchers of them. Each serves all leaders, with one connection and one Fetch under way for each.
+There are num.replica.fetchers of them for each leader, with one Fetch under way each.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ class FetcherThread:
     def __init__(
         self,
         node_id: int,
-        number: int,
+        name: str,
         options: FetchOptions,
         network_options: Mapping[str, Any],
         throttle: Throttle | None = None,
     ):
-        """`network_options` are those of a client, for the inter-broker listener. Raises ValueError if one is bad."""
-        name = f"broker-{node_id}-fetcher-{number}"
+        """`name` is the thread's, and the client id that leaders see. `network_options` are those of a client, for the
+        inter-broker listener. Raises ValueError if one is bad.
+        """
         # A batch may be larger than an answer is asked to be.
         largest = max(options.max_bytes, options.max_partition_bytes) + (128 << 20)
         given = {"client.id": name, "receive.message.max.bytes": min(largest, 1 << 30)}

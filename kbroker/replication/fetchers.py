@@ -64,6 +64,8 @@ class FetcherOptions(NamedTuple):
     backoff_ms: int = 1000
     """replica.fetch.backoff.ms: the pause after an error."""
     request_timeout_ms: int = 30_000
+    per_leader: int = 1
+    """num.replica.fetchers: the partitions that have one leader are spread over so many engines."""
 
 
 class _Followed:
@@ -93,12 +95,14 @@ class Fetchers:
     def __init__(
         self,
         node_id: int,
-        engines: Sequence[FetchEngine],
+        make_engine: Callable[[int, int], FetchEngine],
         peers: Peers,
         options: FetcherOptions | None = None,
     ):
+        """`make_engine(leader id, number)` is called when a leader's engine of this number is first needed."""
         self.node_id = node_id
-        self._engines = engines
+        self._make_engine = make_engine
+        self._engines: dict[tuple[int, int], FetchEngine] = {}
         self._peers = peers
         self._options = options or FetcherOptions()
         self._lock = threading.Lock()
@@ -111,18 +115,18 @@ class Fetchers:
         """How often a log was cut because of its leader."""
         self.beginnings = 0
         """How often a log was emptied, to begin anew where its leader's starts."""
-        for engine in engines:
-            engine.on_told = self._told(engine)
 
     # --- called by the partitions of this member
 
     def start(self, topic_partition: TopicPartition, log: ReplicaLog, leader_id: int, leader_epoch: int) -> None:
         """Fetch from this leader, from the log's end on, until `stop`. The log has the follower's role already."""
-        followed = self._of(topic_partition)
+        engine = self._engine_of(topic_partition, leader_id)
+        followed = self._of(topic_partition, engine)
         own = cast(FollowerLog, log)  # a `storage.Log` is both
         with followed.lock:
-            if followed.log is not None and followed.log is not own:
+            if followed.log is not None and (followed.log is not own or followed.engine is not engine):
                 followed.engine.forget(followed.log.state)
+            followed.engine = engine
             followed.log, followed.leader_id, followed.leader_epoch = own, leader_id, leader_epoch
             followed.reported, followed.was_passing = "", False
             first = follower.first_step(view_of(own))
@@ -146,7 +150,7 @@ class Fetchers:
 
     def lag(self) -> dict[TopicPartition, FollowedLag]:
         """Return how far each followed partition is behind its leader."""
-        return {TopicPartition(at.topic, at.partition_id): at for engine in self._engines for at in engine.lag()}
+        return {TopicPartition(at.topic, at.partition_id): at for engine in self._all_engines() for at in engine.lag()}
 
     # --- called by the thread that does the work
 
@@ -187,13 +191,25 @@ class Fetchers:
         for line in lines:
             log.warning("%s", line)
 
-    def _of(self, topic_partition: TopicPartition) -> _Followed:
+    def _of(self, topic_partition: TopicPartition, engine: FetchEngine) -> _Followed:
         with self._lock:
             followed = self._followed.get(topic_partition)
             if followed is None:
-                engine = self._engines[fetcher_of(topic_partition, len(self._engines))]
                 followed = self._followed[topic_partition] = _Followed(topic_partition, engine)
             return followed
+
+    def _engine_of(self, topic_partition: TopicPartition, leader_id: int) -> FetchEngine:
+        number = fetcher_of(topic_partition, self._options.per_leader)
+        with self._lock:
+            engine = self._engines.get((leader_id, number))
+            if engine is None:
+                engine = self._engines[leader_id, number] = self._make_engine(leader_id, number)
+                engine.on_told = self._told(engine)
+            return engine
+
+    def _all_engines(self) -> list[FetchEngine]:
+        with self._lock:
+            return list(self._engines.values())
 
     def _leave(self, work: Callable[[], None]) -> None:
         with self._wanted:

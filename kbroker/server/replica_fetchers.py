@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from kbroker._core.replica.fetcher import ReplicaFetcher
 from kbroker.cluster.peers import Peers
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.model import Endpoint
@@ -24,7 +25,9 @@ class ReplicaFetchers:
         self, node_id: int, config: BrokerConfig, peers: Peers, network_options: Mapping[str, Any] | None = None
     ):
         """`network_options` are those of a client, for the inter-broker listener."""
-        options = FetchOptions(
+        self._node_id = node_id
+        self._network_options = network_options or {}
+        self._options = options = FetchOptions(
             max_partition_bytes=config["replica.fetch.max.bytes"],
             max_bytes=config["replica.fetch.response.max.bytes"],
             min_bytes=config["replica.fetch.min.bytes"],
@@ -33,18 +36,16 @@ class ReplicaFetchers:
             request_timeout_ms=config["replica.socket.timeout.ms"],
         )
         self._throttle = replication_throttle(config, FOLLOWER_RATE)
+        self._lock = threading.Lock()  # guards the next four; taken under that of `fetchers`
         self._threads: list[FetcherThread] = []
-        try:
-            for number in range(config["num.replica.fetchers"]):
-                self._threads.append(FetcherThread(node_id, number, options, network_options or {}, self._throttle))
-        except BaseException:
-            self._close_threads()
-            raise
+        self._is_closed = False
+        self._brokers: Mapping[int, Endpoint] = {}
+        self._broker_epoch = -1
         self.fetchers = Fetchers(
             node_id,
-            [thread.engine for thread in self._threads],
+            self._make_engine,
             peers,
-            FetcherOptions(options.backoff_ms, options.request_timeout_ms),
+            FetcherOptions(options.backoff_ms, options.request_timeout_ms, config["num.replica.fetchers"]),
         )
         self._workers = [
             threading.Thread(target=self.fetchers.run, name=f"replica-truncation-{number}", daemon=True)
@@ -57,51 +58,70 @@ class ReplicaFetchers:
 
     def set_brokers(self, brokers: Mapping[int, Endpoint]) -> None:
         """Replace the addresses of the leaders: the inter-broker endpoints of the brokers that are alive."""
-        for thread in self._threads:
-            thread.set_brokers(brokers)
+        with self._lock:
+            self._brokers = brokers
+            for thread in self._threads:
+                thread.set_brokers(brokers)
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
         """Set the epoch of this broker's registration."""
-        for thread in self._threads:
-            thread.engine.set_broker_epoch(broker_epoch)
+        with self._lock:
+            self._broker_epoch = broker_epoch
+            for thread in self._threads:
+                thread.engine.set_broker_epoch(broker_epoch)
 
     def take_config(self, config: BrokerConfig) -> None:
         """Use the throttle that is in force after a dynamic change."""
         rate = config[FOLLOWER_RATE]
         if rate != self._throttle.rate:
             self._throttle.rate = rate
-            for thread in self._threads:
+            for thread in self._made():
                 thread.engine.awaken()
 
     def close(self) -> None:
         """End all threads. Nothing is appended afterwards. Idempotent."""
         self.fetchers.end()
-        self._close_threads()
+        with self._lock:
+            self._is_closed = True
+        for thread in self._made():
+            thread.close()
         for worker in self._workers:
             if worker.ident is not None:
                 worker.join()
 
-    def _close_threads(self) -> None:
-        for thread in self._threads:
+    def _make_engine(self, leader_id: int, number: int) -> ReplicaFetcher:
+        name = f"broker-{self._node_id}-fetcher-{leader_id}-{number}"
+        thread = FetcherThread(self._node_id, name, self._options, self._network_options, self._throttle)
+        with self._lock:
+            self._threads.append(thread)
+            thread.set_brokers(self._brokers)
+            thread.engine.set_broker_epoch(self._broker_epoch)
+            is_closed = self._is_closed
+        if is_closed:
             thread.close()
+        return thread.engine
+
+    def _made(self) -> list[FetcherThread]:
+        with self._lock:
+            return list(self._threads)
 
     # --- counters, for metrics
 
     @property
     def bytes_in(self) -> int:
         """Bytes of records that were appended here because a leader sent them."""
-        return sum(thread.engine.bytes_in for thread in self._threads)
+        return sum(thread.engine.bytes_in for thread in self._made())
 
     @property
     def requests(self) -> int:
-        return sum(thread.engine.requests for thread in self._threads)
+        return sum(thread.engine.requests for thread in self._made())
 
     @property
     def failed(self) -> int:
         """Fetches without an answer, or with an error of the whole."""
-        return sum(thread.engine.failed for thread in self._threads)
+        return sum(thread.engine.failed for thread in self._made())
 
     @property
     def damaged(self) -> int:
         """Answers for one partition with a batch that was damaged or did not belong there."""
-        return sum(thread.engine.damaged for thread in self._threads)
+        return sum(thread.engine.damaged for thread in self._made())

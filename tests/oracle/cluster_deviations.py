@@ -100,13 +100,6 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/groups/test_consumer_groups.py::test_groups_end_when_a_kafka_joins_and_classic_members_go_on_at_once",
     ),
     OtherDeviation(
-        "num.replica.fetchers",
-        "Is the number of threads that fetch; each serves all leaders, and sends each leader one Fetch at a time. "
-        "In Kafka there are as many threads for each leader.",
-        "A thread here waits for many sockets.",
-        "tests/unit/replication/test_fetchers.py::test_partitions_are_spread_over_the_fetchers",
-    ),
-    OtherDeviation(
         "Followers: offsets and epochs that leap",
         "A batch behind a gap of offsets, or of a newer epoch, is appended only when the next batch follows on, or "
         "when it comes again as the first of an answer. Kafka believes the leader.",

@@ -191,7 +191,7 @@ class RealKit:
 
     def fetchers(self, life: Life) -> Fetchers:
         life.engine = VirtualEngine(life)
-        return Fetchers(life.node_id, [life.engine], life.new_peers(), FetcherOptions(FETCH_BACKOFF_MS))
+        return Fetchers(life.node_id, lambda *_: life.engine, life.new_peers(), FetcherOptions(FETCH_BACKOFF_MS))
 
     def partitions(self, life: Life) -> ReplicatedPartitions:
         return ReplicatedPartitions(

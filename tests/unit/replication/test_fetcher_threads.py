@@ -37,7 +37,7 @@ class Bench:
         """While it is set, a connection ends instead of answering."""
         self.lock = threading.Lock()
         """Of the leader, which a former connection may still ask when the next one does."""
-        self.thread = FetcherThread(7, 0, FetchOptions(max_wait_ms=0, backoff_ms=10), {})
+        self.thread = FetcherThread(7, "broker-7-fetcher-1-0", FetchOptions(max_wait_ms=0, backoff_ms=10), {})
         self.stack.callback(self.thread.close)
 
     def script(self, peer: Peer) -> None:

@@ -84,7 +84,7 @@ class Bench:
         self.pump.add(self.engine)
         self.wanted: list[int] = []
         self.pump.on_wanted = lambda node_id: self.wanted.append(node_id)
-        self.fetchers = Fetchers(7, [self.engine], self.peers, FetcherOptions(backoff_ms=0))
+        self.fetchers = Fetchers(7, lambda *_: self.engine, self.peers, FetcherOptions(backoff_ms=0))
         self.homes: list[LogHome] = []
 
     def log(self, name: str, topic_partition: TopicPartition = ORDERS) -> Log:
@@ -317,6 +317,49 @@ def test_an_empty_log_may_begin_inside_a_batch(bench: Bench) -> None:
     bench.catch_up(follower, leader)
     bench.turn(5)
     assert (follower.log_start_offset, follower.log_end_offset) == (4, 11)
+
+
+class NotedEngine:
+    """A fetch engine that notes who follows what."""
+
+    def __init__(self) -> None:
+        self.on_told: Callable[[], object] | None = None
+        self.followed: dict[tuple[str, int], int] = {}
+
+    def follow(self, state: Any, topic_id: bytes, leader_id: int, leader_epoch: int) -> None:
+        self.followed[state.topic, state.partition_id] = leader_id
+
+    def forget(self, state: Any) -> None:
+        self.followed.pop((state.topic, state.partition_id), None)
+
+    def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None: ...
+    def take_news(self) -> list[Any]:
+        return []
+
+    def lag(self) -> list[Any]:
+        return []
+
+
+def test_each_leader_has_engines_of_its_own(bench: Bench) -> None:
+    made: dict[tuple[int, int], NotedEngine] = {}
+
+    def make(leader_id: int, number: int) -> NotedEngine:
+        made[leader_id, number] = NotedEngine()
+        return made[leader_id, number]
+
+    fetchers = Fetchers(7, make, bench.peers, FetcherOptions(per_leader=2))
+    partitions = [TopicPartition("orders", number) for number in range(4)]
+    logs = {each: bench.log(f"of-{each.partition_id}", each) for each in partitions}
+    for each in partitions:
+        fetchers.start(each, logs[each], 1, 5)
+    assert made.keys() == {(1, 0), (1, 1)}
+    assert all(len(engine.followed) == 2 for engine in made.values())
+    moved = partitions[0]
+    fetchers.start(moved, logs[moved], 2, 6)
+    assert sum(len(made[1, number].followed) for number in (0, 1)) == 3
+    assert [engine.followed for (leader, _), engine in made.items() if leader == 2] == [{("orders", 0): 2}]
+    fetchers.stop(partitions)
+    assert not any(engine.followed for engine in made.values())
 
 
 def test_partitions_are_spread_over_the_fetchers() -> None:
