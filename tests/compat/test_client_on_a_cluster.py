@@ -1,7 +1,8 @@
-"""The client and a cluster of three Apache Kafkas whose brokers die, stand still and come back while it works."""
+"""The client and a cluster of three, kbrokers or Apache Kafkas, of which some die, stand still and come back."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -12,8 +13,19 @@ from typing import Any
 
 import pytest
 
-from kbroker.client import Consumer, Delivery, Producer, TopicPartition, TransactionFailed, TransactionMustAbort
+from kbroker.client import (
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Delivery,
+    Producer,
+    TopicPartition,
+    TransactionFailed,
+    TransactionMustAbort,
+)
+from kbroker.testing import Cluster
 from tests.kit.kafka.cluster import KafkaCluster
+from tests.kit.kafka.zookeeper import zookeeper_jars
 from tests.kit.proxies.dropping import DroppingProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,10 +36,24 @@ AWAY_S = 5.0
 READ_TIMEOUT_S = 180.0
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    with KafkaCluster() as started:
-        yield started
+AnyCluster = Cluster | KafkaCluster
+
+
+@pytest.fixture(scope="module", params=["kbroker", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[AnyCluster]:
+    if request.param == "kafka":
+        with KafkaCluster() as kafkas:
+            yield kafkas
+    else:
+        with Cluster(3, settings={"group.initial.rebalance.delay.ms": 0}, zookeeper_jars=zookeeper_jars()) as kbrokers:
+            yield kbrokers
+
+
+@pytest.fixture
+def kafkas(cluster: AnyCluster) -> KafkaCluster:
+    if not isinstance(cluster, KafkaCluster):
+        pytest.skip("brokers of kbroker.testing have no racks")
+    return cluster
 
 
 class Running:
@@ -58,7 +84,7 @@ class Running:
             raise self._error
 
 
-def read_all(cluster: KafkaCluster, topic: str, **options: Any) -> dict[int, list[int]]:
+def read_all(cluster: AnyCluster, topic: str, **options: Any) -> dict[int, list[int]]:
     """Return every number in the topic, by partition, in order."""
     found: dict[int, list[int]] = defaultdict(list)
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", **options) as consumer:
@@ -73,20 +99,21 @@ def read_all(cluster: KafkaCluster, topic: str, **options: Any) -> dict[int, lis
     return found
 
 
-def trouble(cluster: KafkaCluster, topic: str) -> None:
+def trouble(cluster: AnyCluster, topic: str) -> None:
     """Kill the leader of partition 0, then pause another broker, then stop one cleanly."""
     first = cluster.leader(topic)
-    cluster.nodes[first].kill()
+    cluster.kill(first)
     time.sleep(AWAY_S)
-    cluster.nodes[first].start()
-    cluster.await_replicas(topic)
-    cluster.pause(cluster.leader(topic), PAUSE_S)
-    cluster.await_replicas(topic)
-    cluster.nodes[cluster.leader(topic)].restart()
-    cluster.await_replicas(topic)
+    cluster.start(first)
+    with cluster.paused(cluster.leader(topic)):
+        time.sleep(PAUSE_S)
+    cluster.await_in_sync(topic)
+    last = cluster.leader(topic)
+    cluster.stop(last)
+    cluster.start(last)
 
 
-def test_nothing_is_lost_doubled_or_out_of_order_when_leaders_change(cluster: KafkaCluster) -> None:
+def test_nothing_is_lost_doubled_or_out_of_order_when_leaders_change(cluster: AnyCluster) -> None:
     topic = "changing-leaders"
     cluster.create_topic(topic, PARTITIONS)
     deliveries: list[Delivery] = []
@@ -136,7 +163,53 @@ def test_nothing_is_lost_doubled_or_out_of_order_when_leaders_change(cluster: Ka
         assert offsets == list(range(len(offsets)))
 
 
-def test_transactions_go_on_when_their_coordinators_change(cluster: KafkaCluster) -> None:
+def test_nothing_is_lost_doubled_or_out_of_order_with_asyncio_either(cluster: AnyCluster) -> None:
+    topic = "changing-leaders-asyncio"
+    cluster.create_topic(topic, PARTITIONS)
+
+    async def write(ending: asyncio.Event) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            while not ending.is_set():
+                for _ in range(100):
+                    number = len(deliveries)
+                    deliveries.append(await producer.send(topic, b"%d" % number, partition=number % PARTITIONS))
+                await asyncio.sleep(0.02)
+            await producer.flush(120)
+        return deliveries
+
+    async def read(seen: set[int], ending: asyncio.Event) -> None:
+        options: Any = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 500}
+        async with AsyncConsumer(bootstrap_servers=cluster.bootstrap_servers, **options) as consumer:
+            await consumer.subscribe(topic)
+            while not ending.is_set():
+                seen.update(int(record.value or b"") for record in await consumer.poll(0.5))
+
+    async def run() -> list[Delivery]:
+        seen: set[int] = set()
+        enough, all_read = asyncio.Event(), asyncio.Event()
+        writing = asyncio.create_task(write(enough))
+        reading = [asyncio.create_task(read(seen, all_read)) for _ in range(2)]
+        await asyncio.to_thread(trouble, cluster, topic)
+        enough.set()
+        deliveries = await writing
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while len(seen) < len(deliveries):
+            assert time.monotonic() < deadline, "the group has not seen all"
+            await asyncio.sleep(0.1)
+        all_read.set()
+        await asyncio.gather(*reading)
+        return deliveries
+
+    deliveries = asyncio.run(run())
+    assert not [each for each in deliveries if each.exception(0) is not None]
+    found = read_all(cluster, topic)
+    assert len(deliveries) > 5_000
+    for partition in range(PARTITIONS):
+        assert found[partition] == list(range(partition, len(deliveries), PARTITIONS))
+
+
+def test_transactions_go_on_when_their_coordinators_change(cluster: AnyCluster) -> None:
     source, target = "to-copy", "copied"
     cluster.create_topic(source, PARTITIONS)
     cluster.create_topic(target, PARTITIONS)
@@ -173,7 +246,7 @@ def test_transactions_go_on_when_their_coordinators_change(cluster: KafkaCluster
 class Copier:
     """Reads, writes and commits in one transaction; begins anew after an error that a transaction may fail with."""
 
-    def __init__(self, cluster: KafkaCluster, source: str, target: str):
+    def __init__(self, cluster: AnyCluster, source: str, target: str):
         self.cluster = cluster
         self.source, self.target = source, target
         self.copied = 0
@@ -230,9 +303,9 @@ class Balancer(DroppingProxy):
         return port
 
 
-def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: KafkaCluster) -> None:
+def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: AnyCluster) -> None:
     topic = "balanced"
-    with Balancer([node.port for node in cluster.nodes.values()]) as balancer:
+    with Balancer([int(each.rpartition(":")[2]) for each in cluster.bootstrap_servers.split(",")]) as balancer:
         address = f"127.0.0.1:{balancer.port}"
         for number in range(6):
             with Producer(bootstrap_servers=address) as producer:
@@ -244,14 +317,14 @@ def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: KafkaCluster) -> 
     assert len(balancer.taken) == 3
 
 
-def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: KafkaCluster) -> None:
+def test_a_consumer_reads_from_the_replica_in_its_rack(kafkas: KafkaCluster) -> None:
     """KIP-392: once the leader has named the replica, the consumer fetches from no other."""
     topic = "in-racks"
-    cluster.create_topic(topic, PARTITIONS)
+    kafkas.create_topic(topic, PARTITIONS)
     with (
-        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+        Producer(bootstrap_servers=kafkas.bootstrap_servers) as producer,
         Consumer(
-            bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", client_rack="r2"
+            bootstrap_servers=kafkas.bootstrap_servers, auto_offset_reset="earliest", client_rack="r2"
         ) as consumer,
     ):
         consumer.assign_topics(topic)

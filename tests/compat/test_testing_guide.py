@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.kit import build
-from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
+from tests.kit.kafka.zookeeper import zookeeper_jars
 
 GUIDE = build.ROOT / "docs" / "TESTING.md"
 LEFT_OUT = """
@@ -24,7 +24,7 @@ def send_with_my_program(servers):
 
 
 def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
-    jars = Path(KafkaOnZooKeeper.classpath().split(":")[0]).parent
+    jars = zookeeper_jars()
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "test_guide.py").write_text(LEFT_OUT + "\n\n".join(blocks))
     command = [

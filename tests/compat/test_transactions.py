@@ -44,8 +44,8 @@ class Failed(Exception):
 class TransactionalClient(ChildProcess):
     """One driver, which is told its steps one by one."""
 
-    def __init__(self, client: Client, broker: BrokerProcess):
-        command = [*client.prepare(), "transactions", json.dumps({"bootstrap": broker.address})]
+    def __init__(self, client: Client, address: str):
+        command = [*client.prepare(), "transactions", json.dumps({"bootstrap": address})]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -126,7 +126,7 @@ def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_aborted
     client: Client, broker: BrokerProcess
 ) -> None:
     topic = create_topic(broker, PARTITIONS)
-    with TransactionalClient(client, broker) as one:
+    with TransactionalClient(client, broker.address) as one:
         one.ask("init", id=new_id(), timeout_ms=30000)
         one.begin_with(topic, "a", "b", "c", "d")
         assert one.read(topic, 0) == [[], [], []]
@@ -145,7 +145,7 @@ def test_what_others_send_meanwhile_is_read_in_its_order_when_the_transaction_is
     client: Client, broker: BrokerProcess
 ) -> None:
     topic = create_topic(broker, PARTITIONS)
-    with TransactionalClient(client, broker) as one, TransactionalClient(client, broker) as other:
+    with TransactionalClient(client, broker.address) as one, TransactionalClient(client, broker.address) as other:
         for each in (one, other):
             each.ask("init", id=new_id(), timeout_ms=30000)
         send_plainly(broker, topic, 0, "p1")
@@ -164,7 +164,7 @@ def test_what_others_send_meanwhile_is_read_in_its_order_when_the_transaction_is
 
 def test_a_second_producer_of_the_same_id_fences_the_first(client: Client, broker: BrokerProcess) -> None:
     topic, transactional_id = create_topic(broker, PARTITIONS), new_id()
-    with TransactionalClient(client, broker) as first, TransactionalClient(client, broker) as second:
+    with TransactionalClient(client, broker.address) as first, TransactionalClient(client, broker.address) as second:
         first.ask("init", id=transactional_id, timeout_ms=30000)
         first.begin_with(topic, "x1", "x2")
         second.ask("init", id=transactional_id, timeout_ms=30000)
@@ -183,7 +183,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
     client: Client, broker: BrokerProcess
 ) -> None:
     topic = create_topic(broker, PARTITIONS)
-    with TransactionalClient(client, broker) as one, TransactionalClient(client, broker) as reader:
+    with TransactionalClient(client, broker.address) as one, TransactionalClient(client, broker.address) as reader:
         one.ask("init", id=new_id(), timeout_ms=1500)
         one.begin_with(topic, "x1", "x2")
         send_plainly(broker, topic, 0, "p")
@@ -198,7 +198,7 @@ def test_the_transaction_of_a_killed_client_is_aborted_by_the_next_of_its_id(
     client: Client, broker: BrokerProcess
 ) -> None:
     topic, transactional_id = create_topic(broker, PARTITIONS), new_id()
-    with TransactionalClient(client, broker) as killed, TransactionalClient(client, broker) as next_one:
+    with TransactionalClient(client, broker.address) as killed, TransactionalClient(client, broker.address) as next_one:
         killed.ask("init", id=transactional_id, timeout_ms=60000)
         killed.begin_with(topic, "a")
         killed.ask("commit")
@@ -233,7 +233,7 @@ def move_twice(client: Client, broker: BrokerProcess, **more: str) -> str:
     source, target, group = create_topic(broker, 1), create_topic(broker, 1), f"g-{uuid4().hex[:8]}"
     send_plainly(broker, source, 0, *(f"r{number}" for number in range(9)))
     reading = {"group": group, "source": source, "timeout_ms": 30000, **more}
-    with TransactionalClient(client, broker) as first, TransactionalClient(client, broker) as second:
+    with TransactionalClient(client, broker.address) as first, TransactionalClient(client, broker.address) as second:
         first.ask("init", id=new_id(), **reading)
         for ending, values in (("commit", ["r0", "r1", "r2"]), ("abort", ["r3", "r4"])):
             first.ask("begin")
@@ -253,7 +253,7 @@ def test_undecided_offsets_are_waited_for(client: Client, broker: BrokerProcess)
     source, target, group = create_topic(broker, 1), create_topic(broker, 1), f"g-{uuid4().hex[:8]}"
     send_plainly(broker, source, 0, "r0", "r1", "r2")
     reading = {"group": group, "source": source}
-    with TransactionalClient(client, broker) as killed, TransactionalClient(client, broker) as next_one:
+    with TransactionalClient(client, broker.address) as killed, TransactionalClient(client, broker.address) as next_one:
         killed.ask("init", id=new_id(), timeout_ms=4000, **reading)
         killed.ask("begin")
         killed.ask("move", topic=target, count=1)
@@ -271,7 +271,7 @@ def test_a_client_of_kafka_4_has_an_epoch_for_each_transaction() -> None:
     with new_broker({**SETTINGS, "kbroker.http.address": "127.0.0.1:0"}) as broker:
         source, target, name = create_topic(broker, 1), create_topic(broker, 1), new_id()
         send_plainly(broker, source, 0, *(f"r{number}" for number in range(9)))
-        with TransactionalClient(client, broker) as one:
+        with TransactionalClient(client, broker.address) as one:
             one.ask("init", id=name, group=f"g-{uuid4().hex[:8]}", source=source, timeout_ms=30000)
             for epoch, ending in enumerate(("commit", "abort", "commit")):
                 one.ask("begin")
@@ -310,7 +310,7 @@ def test_a_broker_that_is_killed_before_any_step_changes_nothing(client: Client)
             broker.kill()
             broker.start()
 
-        with TransactionalClient(client, broker) as one:
+        with TransactionalClient(client, broker.address) as one:
             killed()
             one.ask("init", id=new_id(), timeout_ms=600000)
             for ending, prefix in (("abort", "x"), ("commit", "a")):
@@ -364,7 +364,7 @@ def test_committed_records_are_read_whole_and_in_order_between_aborted_ones(
     client: Client, broker: BrokerProcess, mixed_topic: tuple[str, list[list[str]]]
 ) -> None:
     topic, expected = mixed_topic
-    with TransactionalClient(client, broker) as one:
+    with TransactionalClient(client, broker.address) as one:
         found = one.read(topic, sum(map(len, expected)), partitions=2)
     if "overlapping aborts" in client.lacks:
         found = [[value for value in values if value in known] for values, known in zip(found, expected, strict=True)]

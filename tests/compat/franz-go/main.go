@@ -54,7 +54,7 @@ func check(err error) {
 }
 
 func client(options ...kgo.Opt) *kgo.Client {
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(a.Bootstrap), kgo.FetchMaxWait(200 * time.Millisecond)}, options...)...)
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(a.Bootstrap, ",")...), kgo.FetchMaxWait(200 * time.Millisecond)}, options...)...)
 	check(err)
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -36,7 +37,7 @@ var (
 )
 
 func initTransactions(s step) (result, error) {
-	options := []kgo.Opt{kgo.SeedBrokers(a.Bootstrap), kgo.FetchMaxWait(200 * time.Millisecond), kgo.TransactionalID(s.ID),
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(a.Bootstrap, ",")...), kgo.FetchMaxWait(200 * time.Millisecond), kgo.TransactionalID(s.ID),
 		kgo.TransactionTimeout(time.Duration(s.TimeoutMs) * time.Millisecond), kgo.RecordPartitioner(kgo.ManualPartitioner())}
 	var err error
 	if s.Source != "" {

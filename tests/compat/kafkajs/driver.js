@@ -18,7 +18,7 @@ const TYPES = {
 };
 const MASK = (1n << 64n) - 1n;
 const [scenario, a] = [process.argv[2], JSON.parse(process.argv[3])];
-const kafka = new Kafka({ clientId: "compat", brokers: [a.bootstrap], logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } });
+const kafka = new Kafka({ clientId: "compat", brokers: a.bootstrap.split(","), logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } });
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function record(i) {
@@ -39,7 +39,7 @@ function fingerprint(key, value, headers) {
 }
 
 async function produce() {
-  const producer = kafka.producer({ allowAutoTopicCreation: false });
+  const producer = kafka.producer({ allowAutoTopicCreation: false, ...(a.idempotent ? { idempotent: true, maxInFlightRequests: 1 } : {}) });
   await producer.connect();
   let acked = 0;
   let total = 0n;

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -62,34 +64,55 @@ class KafkaCluster:
     def create_topic(self, name: str, partitions: int) -> None:
         with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
             admin.create_topic(name, partitions=partitions, replication_factor=3)
-        self.await_replicas(name)
+        self.await_in_sync(name)
+
+    # --- what happens to brokers, by the names of kbroker.testing.Cluster ----------------------------------
+    def kill(self, *node_ids: int) -> None:
+        for node_id in node_ids:
+            self.nodes[node_id].kill()
+
+    def stop(self, node_id: int) -> None:
+        self.nodes[node_id].stop()
+
+    def start(self, *node_ids: int) -> None:
+        """Start brokers, and wait until all replicas are in sync."""
+        for node_id in node_ids:
+            self.nodes[node_id].start()
+        self.await_in_sync()
+
+    @contextlib.contextmanager
+    def paused(self, node_id: int) -> Iterator[None]:
+        """Stop a node for the block, as a machine that hangs. After some seconds its partitions get other leaders."""
+        os.kill(self.nodes[node_id].pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.nodes[node_id].pid, signal.SIGCONT)
+
+    # --- questions ----------------------------------------------------------------------------------------
+    def controller(self) -> int:
+        """Return the id of a broker that takes requests for the controller."""
+        with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
+            return admin.describe_cluster().controller_id
 
     def leader(self, topic: str, partition: int = 0) -> int:
         with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
             return admin.describe_topics([topic])[topic].partitions[partition].leader
 
-    def await_replicas(self, *topics: str) -> None:
-        """Wait until all replicas of the topics are in sync."""
+    def await_in_sync(self, *topics: str) -> None:
+        """Wait until all replicas of the topics, or of all topics, are in sync."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
             while True:
                 try:
-                    found = admin.describe_topics(topics)
+                    found = admin.describe_topics(topics or tuple(admin.list_topics(internal=True)))
                     if all(len(each.in_sync) == 3 for topic in found.values() for each in topic.partitions):
                         return
                 except ClientError:
                     pass
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"replicas of {topics} are not in sync")
+                    raise TimeoutError(f"replicas of {topics or 'some topics'} are not in sync")
                 time.sleep(0.2)
-
-    def pause(self, node_id: int, seconds: float) -> None:
-        """Stop a node, as a machine that hangs. After broker.session.timeout.ms its partitions get other leaders."""
-        os.kill(self.nodes[node_id].pid, signal.SIGSTOP)
-        try:
-            time.sleep(seconds)
-        finally:
-            os.kill(self.nodes[node_id].pid, signal.SIGCONT)
 
     def __enter__(self) -> Self:
         with ThreadPoolExecutor(len(self.nodes)) as pool:  # no node serves before a majority is there

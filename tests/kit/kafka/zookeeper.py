@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -37,6 +38,11 @@ class Node(NamedTuple):
 
 
 Nodes = Mapping[str, Node]
+
+
+def zookeeper_jars() -> Path:
+    """Return the folder of jars that `kbroker.testing.Cluster` can take ZooKeeper from."""
+    return Path(KafkaInMemory.classpath().split(os.pathsep)[0]).parent
 
 
 class ZooKeeperProcess(ServerProcess):

@@ -13,12 +13,12 @@ import pytest
 from kbroker.client import AdminClient, Consumer, Producer
 from kbroker.testing import BrokerFailed, Cluster
 from tests.kit.cluster.nodes import AS_MEMBER
-from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
+from tests.kit.kafka.zookeeper import zookeeper_jars
 
 
 @pytest.fixture
 def jars() -> Path:
-    return Path(KafkaOnZooKeeper.classpath().split(":")[0]).parent
+    return zookeeper_jars()
 
 
 @pytest.fixture
