@@ -8,7 +8,7 @@ BUILD ?= release
 PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find kbroker/_core -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 
-.PHONY: simulate run cluster build test test-all amplification test-spark check bench profile fuzz asan debug crash bits soak docs wheel clean
+.PHONY: simulate run cluster build test test-all amplification test-spark check bench profile fuzz asan debug crash migration bits soak docs wheel clean
 
 # --- building ---------------------------------------------------------------------------------------
 $(VENV)/made: pyproject.toml
@@ -114,6 +114,10 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS) --brokers kbroker,kbroker,kafka
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
+
+# Three Apache Kafkas become kbrokers one by one, and Kafkas again, under load; ARGS="--rounds 5 --keep DIRECTORY".
+migration: build $(VENV)/test-installed
+	$(PY) -m tests.crash.migration $(ARGS)
 
 # Histories of simulated clusters, docs/SIMULATION.md; make simulate SEEDS=10000 FIRST=0
 simulate: build $(VENV)/test-installed

@@ -11,6 +11,7 @@ each broker's metadata, and the files (`kbroker verify-log`). `--keep DIRECTORY`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -20,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,7 +187,7 @@ class Result:
 
 
 class Round:
-    """One round: `run` does it all, and notes in `result` what it finds."""
+    """One round: `run_faults` does it all, and notes in `result` what it finds."""
 
     def __init__(self, cluster: Cluster, folder: Path, seed: int, result: Result, plant: str | None):
         self.cluster, self.folder, self.result = cluster, folder, result
@@ -200,7 +201,18 @@ class Round:
         self.records = ReplicatedLoad(cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all")
         self.min_in_sync = 1 if plant is not None else min(2, self.replication_factor)
 
-    def run(self, seconds: float, faults: Sequence[str]) -> None:
+    def run_faults(self, seconds: float, faults: Sequence[str]) -> None:
+        def happen() -> None:
+            began = time.monotonic()
+            while (passed_s := time.monotonic() - began) < seconds or (
+                passed_s < LATEST_S and not self.transactions.says_something()
+            ):
+                self.do_some(faults)
+
+        self.run(happen)
+
+    def run(self, happen: Callable[[], None]) -> None:
+        """Run the load while `happen` does things to the cluster, and look at everything when both are over."""
         self.transactions.create_topics()
         self.records.create_topic(self.replication_factor, self.min_in_sync)
         self.cluster.await_settled()
@@ -209,11 +221,7 @@ class Round:
             time.sleep(1)
             if "kafka" in self.result.brokers:
                 self.await_internal_topics()
-            began = time.monotonic()
-            while (passed_s := time.monotonic() - began) < seconds or (
-                passed_s < LATEST_S and not self.transactions.says_something()
-            ):
-                self.do_some(faults)
+            happen()
             self.cluster.await_settled()
             time.sleep(0.5)
             self.result.wrong += self.records.finish()
@@ -339,28 +347,36 @@ def run(
     try:
         cluster = Cluster(brokers, settings, disk=DISK if "fill_disk" in faults else None)
         possible = [one for one in faults if cluster.network.can_cut or one not in OF_NETWORK]
-        with cluster:
+        place = keep and keep / f"{'-'.join(brokers)}-{seed}"
+        with cluster, noting(result, cluster, folder, place):
             one = Round(cluster, folder, seed, result, plant)  # may fetch jars, which no way leads to from the inside
-            try:
-                with cluster.entered():
-                    one.run(seconds, possible)
-            except (NotSettled, RuntimeError, KafkaException, AssertionError) as error:
-                frames = traceback.extract_tb(error.__traceback__)
-                where = [each for each in frames if "tests" in Path(each.filename).parts][-1]
-                result.wrong.append(f"{type(error).__name__} at {where.name}, line {where.lineno}: {error}")
-            finally:
-                if keep is not None and result.is_bad:
-                    kept(cluster, folder, keep / f"{'-'.join(brokers)}-{seed}")
+            with cluster.entered():
+                one.run_faults(seconds, possible)
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def noting(result: Result, cluster: Cluster, folder: Path, keep: Path | None) -> Iterator[None]:
+    """Note an error of the block as something wrong, and keep what there is if the result is bad."""
+    try:
+        yield
+    except (NotSettled, RuntimeError, KafkaException, AssertionError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = [each for each in frames if "tests" in Path(each.filename).parts][-1]
+        result.wrong.append(f"{type(error).__name__} at {where.name}, line {where.lineno}: {error}")
+    finally:
+        if keep is not None and result.is_bad:
+            kept(cluster, folder, keep)
+
+
 def kept(cluster: Cluster, folder: Path, place: Path) -> None:
     """Copy journals, the brokers' output and logs, and ZooKeeper's tree."""
     shutil.copytree(folder, place, dirs_exist_ok=True)
+    for output in cluster.folder.glob("*-*/output.txt"):
+        shutil.copy(output, place / f"{output.parent.name}.txt")
     for node in cluster.nodes.values():
-        shutil.copy(node.folder / "output.txt", place / f"broker-{node.node_id}.txt")
         shutil.copytree(node.data, place / f"data-{node.node_id}", dirs_exist_ok=True)
     if cluster.has_zookeeper:
         nodes = {path: node.data.decode(errors="replace") for path, node in cluster.tree().items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.crash import migration
 from tests.crash.cluster_rounds import run
 from tests.kit.cluster.nodes import AS_MEMBER
 from tests.kit.crash.transaction_history import Outcome
@@ -40,3 +41,12 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
 def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...], plant: str, fault: str) -> None:
     result = run(1, brokers=brokers, seconds=4, faults=[fault], plant=plant)
     assert any("crash-" in line and "plain" in line for line in result.wrong), result
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@AS_MEMBER
+def test_kafkas_become_kbrokers_and_kafkas_again_under_load_and_nothing_is_lost() -> None:
+    result = migration.run()
+    assert not result.is_bad, result
+    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result

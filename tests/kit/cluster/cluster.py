@@ -68,13 +68,13 @@ class Cluster:
 
     def _new_node(self, kind: str) -> Node:
         node_id = len(self.nodes) + 1
+        host = self.network.add_host(f"{kind}-{node_id}")
         folder = self.folder / f"{kind}-{node_id}"
         data = folder / ("disk/data" if self.disk else "data")
         folder.mkdir()
         if self.disk:
             data.parent.mkdir()
             mount("-t", "tmpfs", "-o", f"size={self.disk}", "tmpfs", str(data.parent))
-        host = self.network.add_host(f"{kind}-{node_id}")
         node = KINDS[kind](node_id, host, folder, self.zookeeper.address, self._settings, data)
         self.nodes[node_id] = node
         return node
@@ -85,6 +85,18 @@ class Cluster:
         node.start()
         self.await_settled()
         return node
+
+    def replace(self, node_id: int, kind: str) -> None:
+        """Stop a broker, start one of another kind with its id, address, settings and data, and wait until the cluster
+        is at rest with it."""
+        before = self.nodes[node_id]
+        before.stop()
+        folder = self.folder / f"{kind}-{node_id}-{time.monotonic_ns()}"
+        node = KINDS[kind](node_id, before.host, folder, self.zookeeper.address, self._settings, before.data)
+        node.take_place_of(before)
+        self.nodes[node_id] = node
+        self.start([node_id])
+        self.await_settled()
 
     # --- questions ----------------------------------------------------------------------------------------
     @property

@@ -71,6 +71,12 @@ class Node(ServerProcess):
             **settings,
         }
 
+    def take_place_of(self, before: Node) -> None:
+        """Have the address of a broker that has stopped. The other has none then."""
+        self._reserved.release()
+        self._reserved, self.port = before._reserved, before.port
+        self.settings["listeners"] = f"PLAINTEXT://{self.address}"
+
     @property
     def data(self) -> Path:
         return self.data_path
