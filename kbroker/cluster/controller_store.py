@@ -57,6 +57,7 @@ class ControllerStore:
         self._bad_names: set[str] = set()
         self._calls: dict[type, Callable[[Any], Any]] = {
             C.ReadStates: self._partitions.read,
+            C.ReadDatedStates: self._partitions.read_dated,
             C.CreateStates: self._partitions.create,
             C.WriteStates: self._partitions.write,
             C.ReadUnclean: self._read_unclean,

@@ -21,7 +21,7 @@ from kbroker.coordination.store import (
     StoreError,
 )
 from kbroker.model import TopicPartition
-from kbroker.rules.controller.commands import CreateStates, ReadStates, WriteStates
+from kbroker.rules.controller.commands import CreateStates, DatedState, ReadDatedStates, ReadStates, WriteStates
 from kbroker.rules.controller.values import PartitionState
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,15 @@ class PartitionNodes:
 
     def read(self, command: ReadStates) -> States:
         """Return the states of partitions. One that cannot be read is left out, with a line in the log."""
+        dated = self.read_dated(ReadDatedStates(command.partitions))
+        return {partition: each.state for partition, each in dated.items()}
+
+    def read_dated(self, command: ReadDatedStates) -> dict[TopicPartition, DatedState]:
+        """Do as `read`, and say when each state was written."""
         places = [paths.partition_state_path(*each) for each in command.partitions]
         # Many states have the same data, so one parse serves them all.
         parsed: dict[bytes, paths.PartitionRegistration | None] = {}
-        found: States = {}
+        found: dict[TopicPartition, DatedState] = {}
         for partition, path, node in zip(command.partitions, places, self._store.get_many(places), strict=True):
             if node is None:
                 continue
@@ -51,7 +56,7 @@ class PartitionNodes:
                 parsed[data] = _parsed(path, data)
             state = parsed[data]
             if state is not None:
-                found[partition] = PartitionState(*state, stat.version)
+                found[partition] = DatedState(PartitionState(*state, stat.version), stat.modification_id)
         return found
 
     def write(self, command: WriteStates) -> States:

@@ -24,6 +24,18 @@ class ReadStates(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class ReadDatedStates(NamedTuple):
+    """Result: {partition: DatedState}, without those that have no state."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+class DatedState(NamedTuple):
+    state: PartitionState
+    written: int
+    """The id of the change that has written it. The epoch of a broker that has registered later is higher."""
+
+
 class CreateStates(NamedTuple):
     """Create the states of new partitions. Result: {partition: PartitionState} as they are in the store now.
 

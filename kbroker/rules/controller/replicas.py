@@ -55,6 +55,15 @@ def _bring_online(context: Context, broker_id: int, partitions: Sequence[TopicPa
         context.put_status((partition, broker_id), ReplicaStatus.ONLINE)
 
 
+def put_out(context: Context, replicas: Iterable[Replica]) -> Rule[None]:
+    """Take replicas out of the ISRs of their partitions, which they do not lead any more, and tell nobody."""
+    by_broker: dict[int, list[TopicPartition]] = {}
+    for partition, broker_id in replicas:
+        by_broker.setdefault(broker_id, []).append(partition)
+    for broker_id, partitions in by_broker.items():
+        yield from _remove_from_isr(context, broker_id, partitions)
+
+
 def _take_offline(context: Context, broker_id: int, partitions: Sequence[TopicPartition], batch: Batch) -> Rule[None]:
     for partition in partitions:
         batch.stop(broker_id, partition)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
 from kbroker.rules.controller.brokers import usable
 from kbroker.rules.controller.commands import (
     AddChannel,
+    DatedState,
     DropDeletions,
     DropDirectoryEvents,
     DropIsrChanges,
     EnsureFeatures,
     ReadBrokers,
+    ReadDatedStates,
     ReadDeletions,
     ReadDirectoryEvents,
     ReadIsrChanges,
-    ReadStates,
     ReadTopicNames,
     Rule,
     WatchToolNodes,
@@ -27,9 +28,9 @@ from kbroker.rules.controller.deletion import resume_deletions
 from kbroker.rules.controller.leaders import preferred_asked
 from kbroker.rules.controller.partitions import bring_all_online
 from kbroker.rules.controller.reassignment import reassignments_asked, resume_reassignments
-from kbroker.rules.controller.replicas import change_replicas
+from kbroker.rules.controller.replicas import change_replicas, put_out
 from kbroker.rules.controller.topics import read_topics
-from kbroker.rules.controller.values import Broker, PartitionState, PartitionStatus, ReplicaStatus
+from kbroker.rules.controller.values import Broker, PartitionStatus, ReplicaStatus
 
 
 def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
@@ -43,9 +44,11 @@ def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
     changes: Mapping[str, tuple[TopicPartition, ...]] = yield ReadIsrChanges()
     if changes:
         yield DropIsrChanges(frozenset(changes))
-    yield from _learn(context)
+    dated = yield from _learn(context)
     asked: frozenset[str] = yield ReadDeletions()
     yield from _take_up_deletions(context, asked, is_enabled=deletion_enabled)
+
+    yield from put_out(context, _returned(context, dated))
 
     # Brokers have to know each other before they are told whom to follow.
     batch = Batch(context)
@@ -60,16 +63,38 @@ def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
     yield from preferred_asked(context)
 
 
-def _learn(context: Context) -> Rule[None]:
+def _learn(context: Context) -> Rule[Collection[tuple[TopicPartition, DatedState]]]:
     found: dict[int, Broker] = yield ReadBrokers()
     context.brokers = usable(context, found)
     names: frozenset[str] = yield ReadTopicNames()
     partitions = yield from read_topics(context, names)
     context.reassigning = {each: None for each in partitions if context.assignment(each).is_changing}
-    states: dict[TopicPartition, PartitionState] = yield ReadStates(tuple(partitions))
-    context.states = dict(states)
+    dated: dict[TopicPartition, DatedState] = yield ReadDatedStates(tuple(partitions))
+    context.states = {partition: each.state for partition, each in dated.items()}
     for broker in context.brokers.values():
         yield AddChannel(broker)
+    return dated.items()
+
+
+def _returned(context: Context, dated: Collection[tuple[TopicPartition, DatedState]]) -> Iterator[Replica]:
+    """Yield members of ISRs that may lack records: they have registered after the ISR was written, or are no replicas.
+
+    No controller has looked at a broker that came back so: before that a power cut may have taken records from its
+    log, or its disk may be a new one. It is left where all members that are online are like it: then it is as good as
+    any other, and nobody who knows more can be waited for without end. Kafka leaves it everywhere. Who is no replica is
+    left over from a reassignment that was cancelled, of which the last step was not done.
+    """
+    epochs = {broker_id: broker.epoch for broker_id, broker in context.brokers.items()}
+    for partition, (state, written) in dated:
+        replicas = context.assignment(partition).replicas
+        members = [each for each in state.isr if each in replicas]
+        if members:
+            yield from ((partition, each) for each in state.isr if each not in replicas)
+        online = context.online_of(members, partition)
+        returned = [each for each in online if epochs[each] > written]
+        if returned and len(returned) < len(online) and partition.topic not in context.deleting:
+            context.note(f"{partition}: brokers {returned} have come back since its ISR {state.isr} was written")
+            yield from ((partition, each) for each in returned)
 
 
 def _take_up_deletions(context: Context, asked: frozenset[str], *, is_enabled: bool) -> Rule[None]:

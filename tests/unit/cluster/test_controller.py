@@ -119,6 +119,54 @@ def test_another_broker_takes_over_when_the_controller_dies(cluster: ControlClus
         assert member.told.roles[TopicPartition("t", 0)].leader == 2
 
 
+def come_back(cluster: ControlCluster, *node_ids: int) -> None:
+    """Let brokers end and register again while there is no controller; the controller, broker 1, ends too."""
+    cluster.kill(1)
+    for node_id in node_ids:
+        cluster.kill(node_id)
+        cluster.expire(node_id)
+        cluster.start(node_id)
+    cluster.expire(1)
+    cluster.settle()
+
+
+def test_a_leader_that_came_back_while_there_was_no_controller_does_not_lead_on(cluster: ControlCluster) -> None:
+    """Its disk may be a new one, or may have lost what was not flushed."""
+    cluster.create("t", (2, 3), (3, 2), (2, 1))
+    come_back(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (3, 2, (3,)), "the lead goes to one that has been there all the time"
+    assert cluster.state("t", 1)[:3] == (3, 1, (3,)), "a follower that came back has to catch up first"
+    assert cluster.leader("t", 2) == 2, "nobody else of the ISR is there"
+    role = cluster.members[2].told.roles[TopicPartition("t", 0)]
+    assert (role.leader, role.leader_epoch, role.isr) == (3, 2, [3])
+
+
+def test_a_new_controller_puts_out_of_isrs_who_is_no_replica(cluster: ControlCluster) -> None:
+    """An old controller has taken a replica out of the assignment, and died before it took it out of the ISR."""
+    cluster.create("t", (2, 3, 1))
+    assignment = cluster.assignment("t")
+    cluster.tree.put(paths.topic_path("t"), paths.encode_topic(assignment._replace(replicas={0: (2, 3)})))
+    cluster.lose(1)
+    assert cluster.state("t")[:3] == (2, 1, (2, 3))
+
+
+def test_brokers_that_have_all_come_back_keep_their_isr(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    come_back(cluster, 2, 3)
+    assert cluster.state("t")[:3] == (2, 0, (2, 3))
+
+
+def test_a_new_controller_leaves_isrs_alone_whose_members_came_back_before_they_were_written(
+    cluster: ControlCluster,
+) -> None:
+    cluster.lose(2)
+    cluster.start(2)
+    cluster.settle()
+    cluster.create("t", (2, 3))
+    cluster.lose(1)
+    assert cluster.state("t")[:3] == (2, 0, (2, 3))
+
+
 def test_a_controller_that_was_deposed_writes_nothing_more(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     old = cluster.active
