@@ -69,8 +69,9 @@ def halt(context: Context, topics: Iterable[str], why: str) -> None:
 
 
 def release(context: Context, topics: Collection[str]) -> Rule[None]:
-    """Go on with deletions that were halted."""
-    known = [each for each in topics if each in context.deleting]
+    """Go on with deletions that were halted, but for topics whose replicas are being changed."""
+    changing = {each.topic for each in context.reassigning}
+    known = [each for each in topics if each in context.deleting and each not in changing]
     if known:
         context.deletion_halted.difference_update(known)
         yield from resume_deletions(context)

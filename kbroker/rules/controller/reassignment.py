@@ -31,6 +31,7 @@ Target = tuple[int, ...] | None
 """The replicas that a partition is to have; None: cancel."""
 
 Refusals = dict[TopicPartition, tuple[ErrorCode, str | None]]
+_NOBODY_IN_SYNC = "None of these replicas is in sync: the partition would need an unclean leader election."
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
 
@@ -106,6 +107,8 @@ def _begin_all(context: Context, wanted: Mapping[TopicPartition, Assignment]) ->
         elif partition not in context.states:
             # A partition that never had a leader has no log to copy.
             outcome[partition] = (ErrorCode.UNKNOWN_SERVER_ERROR, "The partition has no leader yet.")
+        elif not set(context.states[partition].isr) & set(assignment.replicas):
+            outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, _NOBODY_IN_SYNC)
         else:
             yield from _reassign(context, partition, assignment)
             outcome[partition] = (ErrorCode.NONE, None)

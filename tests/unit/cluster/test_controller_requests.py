@@ -289,6 +289,37 @@ def test_tools_ask_for_moves_and_elections_through_the_store(cluster: ControlClu
     assert cluster.node(paths.PREFERRED_REPLICA_ELECTION) is None
 
 
+def test_a_reassignment_is_not_cancelled_that_has_moved_the_isr(cluster: ControlCluster) -> None:
+    """The partition would have no leader any more, and its records only where it has no replica (as in KRaft)."""
+    cluster.create("t", (2, 3))
+    cluster.ask(AlterReassignments({T0: (4, 1)}))
+    cluster.join_isr("t", 0, 4)
+    cluster.lose(3)
+    cluster.lose(2)
+    assert cluster.state("t").isr == (4,)
+    for target in (None, (2, 3)):
+        outcome = cluster.ask(AlterReassignments({T0: target}))
+        assert outcome[T0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.assignment("t").replicas == {0: (4, 1, 2, 3)}
+    assert cluster.leader("t") == 4
+
+
+def test_a_topic_is_not_deleted_while_its_replicas_are_moved(cluster: ControlCluster) -> None:
+    """A broker that comes back goes on with both: the deletion has to wait, or the log would be made again after it."""
+    cluster.create("t", (2, 3))
+    cluster.ask(AlterReassignments({T0: (4, 1)}))
+    cluster.lose(4)
+    assert cluster.ask(DeleteTopics(["t"])) == {"t": ErrorCode.NONE}
+    cluster.start(4)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is not None
+    for node_id in (4, 1):
+        cluster.join_isr("t", 0, node_id)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is None
+    assert all(T0 not in member.told.logs for member in cluster.live())
+
+
 def test_isrs_that_an_old_leader_writes_itself_are_told_to_all(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     path = paths.partition_state_path("t", 0)
