@@ -118,6 +118,8 @@ class ReplicatedPartitions:
         self._is_stopping = False
         self._lock = threading.Lock()
         self._replicas: dict[TopicPartition, _Replica] = {}
+        self._left: set[TopicPartition] = set()
+        """Partitions with a log here, of which the metadata has said that this broker is no replica any more."""
         self._live: frozenset[int] = frozenset()
         self._counts = InSyncCounts()
         self._notes = PartitionNotes()
@@ -197,6 +199,7 @@ class ReplicatedPartitions:
             if error := self._fence(request):
                 return M.UpdateMetadataResponse(error_code=error)
             live = frozenset(self._metadata.update(request))
+            self._leave_what_is_gone(request)
             self._learn(request)
             if live != self._live:
                 self._set_live(live)
@@ -235,7 +238,8 @@ class ReplicatedPartitions:
         if self._logs.is_offline(topic_partition):
             return ErrorCode.KAFKA_STORAGE_ERROR
         log = self._logs.get(topic_partition)
-        if log is not None and log.topic_id != told.topic_id and NO_UUID not in (log.topic_id, told.topic_id):
+        is_left = topic_partition in self._left
+        if log is not None and _differ(log.topic_id, told.topic_id) and not is_left:
             LOG.error("%s is of topic id %s, and the controller says %s", topic_partition, log.topic_id, told.topic_id)
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = NO_EPOCH if replica is None else replica.hosted.leader_epoch
@@ -286,6 +290,7 @@ class ReplicatedPartitions:
             told.adding, told.removing,
         )  # fmt: skip
         try:
+            self._make_way(told)
             log = self._logs.open_or_create(
                 topic_partition.topic, told.topic_id, topic_partition.partition_id, is_new=told.is_new
             )
@@ -302,7 +307,17 @@ class ReplicatedPartitions:
             return ErrorCode.KAFKA_STORAGE_ERROR
         with self._lock:
             self._replicas[topic_partition] = replica
+        self._left.discard(topic_partition)
         return ErrorCode.NONE
+
+    def _make_way(self, told: ToldRole) -> None:
+        """Delete a log that was left here by an older topic of the same name. Raises StorageFailed."""
+        log = self._logs.get(told.topic_partition)
+        if log is not None and told.topic_partition in self._left and _differ(log.topic_id, told.topic_id):
+            LOG.info(
+                "%s: the log of topic id %s is deleted, as that topic was", told.topic_partition, log.topic_id
+            )
+            self._logs.delete(told.topic_partition)
 
     def _is_late(self, told: ToldRole) -> bool:
         """Return whether this broker knows a later state of the partition. Such a role is answered like one taken."""
@@ -371,6 +386,7 @@ class ReplicatedPartitions:
         self._forget_in_sync(topic_partition)
         with self._lock:
             self._replicas.pop(topic_partition, None)
+        self._left.discard(topic_partition)
         try:
             self._logs.delete(topic_partition)
         except KbrokerError as error:
@@ -397,6 +413,42 @@ class ReplicatedPartitions:
             self._requests.stop()
 
     # --- the metadata
+
+    def _leave_what_is_gone(self, request: M.UpdateMetadataRequest) -> None:
+        """Stop replicas that this broker does not have any more.
+
+        It was away when it should have been told. Whoever registers again is told only what there is. The log stays on
+        the disk, where the next start leaves it alone.
+        """
+        gone = []
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+                replica = self._replicas.get(topic_partition)
+                if replica is not None and self._is_gone(replica.hosted, UUID(bytes=topic.topic_id), state):
+                    gone.append(topic_partition)
+        if not gone:
+            return
+        self._fetchers.stop(gone)
+        for topic_partition in gone:
+            LOG.info("%s: broker %d is no replica any more", topic_partition, self._node_id)
+            self._forget_in_sync(topic_partition)
+            with self._lock:
+                log = self._replicas.pop(topic_partition).log
+            self._left.add(topic_partition)
+            if log is not None:
+                with suppress(KbrokerError):
+                    log.stop_replica()
+            self._listeners.gone(topic_partition)
+
+    def _is_gone(
+        self, hosted: Hosted, topic_id: UUID, state: M.UpdateMetadataRequest.UpdateMetadataPartitionState
+    ) -> bool:
+        """Return whether the metadata says that the partition is another one, or has other replicas by now."""
+        if _differ(hosted.topic_id, topic_id):
+            return True
+        is_later = state.leader == DURING_DELETE or bool(state.replicas and state.leader_epoch > hosted.leader_epoch)
+        return is_later and self._node_id not in state.replicas
 
     def _learn(self, request: M.UpdateMetadataRequest) -> None:
         """Take the ISRs of partitions led here from the metadata, where they are later than those known."""
@@ -569,6 +621,11 @@ class ReplicatedPartitions:
             expands = self._counts.expands + bool(set(after.committed) - set(before.committed))
             shrinks = self._counts.shrinks + bool(set(before.committed) - set(after.committed))
             self._counts = self._counts._replace(expands=expands, shrinks=shrinks)
+
+
+def _differ(one: UUID, other: UUID) -> bool:
+    """Return whether both are known and not the same."""
+    return one != other and NO_UUID not in (one, other)
 
 
 def _state_of(replica: _Replica) -> ReplicaState:

@@ -352,3 +352,51 @@ def test_a_role_in_a_partition_that_cannot_be_makes_no_log_and_the_others_are_ta
     codes = {each.topic_id: each.partition_errors[0].error_code for each in answer.topics}
     assert codes == {UUID(int=5).bytes: ErrorCode.INVALID_TOPIC_EXCEPTION, TOPIC_ID.bytes: OK}
     assert logs.logs.keys() == {FIRST}
+
+
+# --- a broker that was away when it should have been told
+
+
+def tell_state(member: Member, leader: int, leader_epoch: int, replicas: list[int], topic_id: UUID = TOPIC_ID) -> None:
+    U = M.UpdateMetadataRequest
+    state = U.UpdateMetadataPartitionState(
+        partition_index=0, leader=leader, leader_epoch=leader_epoch, replicas=replicas, isr=replicas
+    )
+    topic = U.UpdateMetadataTopicState(topic_name=TOPIC, topic_id=topic_id.bytes, partition_states=[state])
+    member.tell_brokers(1, 2, 3, topic_states=[topic])
+
+
+@pytest.mark.parametrize("leader", [ME, 2])
+def test_a_replica_that_the_metadata_does_not_name_any_more_is_left(
+    member: Member, logs: ModelLogs, leader: int
+) -> None:
+    """Its replica was moved away meanwhile: nobody tells it to stop any more."""
+    member.tell_roles(role(0, leader=leader, leader_epoch=5), role(1, leader=2))
+    for stale in ((2, 5, [2, 3]), (2, 6, [1, 2, 3]), (2, 6, []), (-2, -2, [1, 2, 3])):
+        tell_state(member, *stale)
+        assert member.partitions.get(FIRST) is not None, "it has not come so far yet"
+    tell_state(member, 2, 6, [2, 3])
+    assert member.partitions.get(FIRST) is None
+    assert logs.logs[FIRST].role == "stopped"
+    assert member.fetching == {SECOND: (2, 0)}
+    assert member.said[-1] == ("gone", FIRST)
+    assert FIRST in logs.logs, "its records stay"
+    assert member.tell_roles(role(0, leader=2, leader_epoch=7)) == [OK], "the replica may come back"
+    assert member.fetching == {FIRST: (2, 7), SECOND: (2, 0)}
+
+
+@pytest.mark.parametrize("is_told_of_the_deletion", [True, False])
+def test_a_topic_that_was_made_again_while_this_broker_was_away_gets_its_log(
+    member: Member, logs: ModelLogs, is_told_of_the_deletion: bool
+) -> None:
+    member.tell_roles(role(0, leader_epoch=5))
+    again = UUID(int=78)
+    if is_told_of_the_deletion:
+        tell_state(member, -2, -2, [], UUID(int=0))
+        assert member.partitions.get(FIRST) is None
+    else:
+        tell_state(member, 2, 0, [1, 2], again)
+    assert logs.logs[FIRST].topic_id == TOPIC_ID
+    assert member.tell_roles(role(0, leader=2), topic_id=again) == [OK]
+    assert logs.logs[FIRST].topic_id == again
+    assert member.tell_roles(role(0, leader=2, leader_epoch=1)) == [ErrorCode.INCONSISTENT_TOPIC_ID]
