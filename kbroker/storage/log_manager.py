@@ -331,7 +331,10 @@ class LogManager:
         topic_partition = TopicPartition(topic, partition_id)
         for home in self._homes:
             if home.may_mistake(topic_partition) and not home.directory.is_offline:
-                home.write_checkpoints()
+                try:
+                    home.write_checkpoints()
+                except OSError as error:
+                    raise StorageFailed(f"{topic_partition} cannot be created: {error}") from error
         with self._lock:
             log = self._logs.get(topic_partition)
             if log is not None:

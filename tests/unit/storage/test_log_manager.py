@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
 from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import LogOptions, StorageOptions
 from kbroker.storage.retention import LogView
+from tests.kit.crash.fs import CrashFileSystem
 from tests.kit.logs.home import TOPIC_ID, ManualClock, batch_of, read_all
 from tests.kit.parts.processors import wait_until
 from tests.kit.threads import run_all
@@ -393,3 +395,23 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file_after_a_restart(brok
     kept = logs.get(ORDERS)
     assert kept is not None
     assert kept.log_start_offset == int(segments[3].stem)
+
+
+def test_a_log_that_takes_the_place_of_a_deleted_one_is_refused_as_any_other_while_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
+    """The checkpoints are written first, lest they be taken for the new log's: that fails too."""
+    is_full = False
+    (tmp_path / "data").mkdir()
+    fs = CrashFileSystem(tmp_path / "data", lambda call, _: errno.ENOSPC if is_full and call == "create" else 0)
+    logs = LogManager(StorageOptions((str(fs.root),), flusher_threads=0), fs=fs)
+    logs.start(lambda _: None, background=False)
+    logs.create("orders", TOPIC_ID, 0, OPTIONS)
+    logs.write_checkpoints()
+    logs.delete(ORDERS)
+    is_full = True
+    with pytest.raises(StorageFailed, match="orders-0 cannot be created"):
+        logs.create("orders", uuid4(), 0, OPTIONS)
+    is_full = False
+    logs.create("orders", uuid4(), 0, OPTIONS)
+    logs.abandon()
