@@ -25,7 +25,9 @@ class MemberPartitions:
         topics: SharedTopics,
         allows_unclean: Callable[[str], None],
     ):
-        """`allows_unclean` is called with a topic whose configs have changed and allow unclean elections."""
+        """`allows_unclean` is called with a topic whose own configs are new or have changed, and allow unclean
+        elections.
+        """
         self._allows_unclean = allows_unclean
         self._logs = logs
         self._partitions = partitions
@@ -67,10 +69,14 @@ class MemberPartitions:
                 # Its logs may have been opened with older configs.
                 self._followed[topic.name] = topic.configs
                 self._partitions.follow_topic(topic)
+                self._tell_unclean(topic)
 
     def update_topic(self, topic: Topic) -> None:
         self._partitions.update_topic(topic)
-        if topic.configs.get(UNCLEAN_ELECTION) == "true":
+        self._tell_unclean(topic)
+
+    def _tell_unclean(self, topic: Topic) -> None:
+        if topic.configs.get(UNCLEAN_ELECTION, "").strip().lower() == "true":
             self._allows_unclean(topic.name)
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:

@@ -240,6 +240,36 @@ def test_any_member_makes_topics_that_are_named_and_alters_configs_for_all(membe
     await_that(lambda: members.running[leader].log_of("named", 0).options.retention_ms == 77_000)
 
 
+def test_a_partition_without_a_leader_gets_one_when_unclean_elections_become_allowed(members: Members) -> None:
+    """The controller hears of the setting: nothing else happens to the partition."""
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    for name in ("a", "b"):
+        assert members.create(name, 1, 2).error_code == 0
+        await_that(lambda name=name: members.leader_of(name, 0) is not None)
+    members.stop(1)
+    members.settle(2)
+    members.stop(2)
+    members.start(1)
+    members.settle(1)
+    await_that(lambda: all(name in members.cluster(1).image.topics for name in ("a", "b")))
+    topics = members.cluster(1).image.topics
+    assert [topics[name].partitions[0].leader for name in ("a", "b")] == [-1, -1], "the last of the ISR is away"
+    for kind, resource, name in ((2, "a", "a"), (4, "", "b")):
+        config = M.IncrementalAlterConfigsRequest.AlterableConfig(
+            name="unclean.leader.election.enable", config_operation=0, value="true"
+        )
+        changed = M.IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=kind, resource_name=resource, configs=[config]
+        )
+        request = M.IncrementalAlterConfigsRequest(resources=[changed])
+        answer = members.running[1].call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+        assert answer.responses[0].error_code == 0
+        await_that(lambda name=name: members.cluster(1).image.topics[name].partitions[0].leader == 1)
+
+
 def test_a_session_that_expires_costs_no_message_and_comes_back(members: Members) -> None:
     for node_id in (1, 2):
         members.start(node_id)
