@@ -65,6 +65,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByWhatIsShared(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/simulation/"):
+                return nodeid  # each has a world of its own, and takes seconds
             shared = SHARED.match(nodeid)
             return shared[1] or shared[2] if shared else str(super()._split_scope(nodeid))
 

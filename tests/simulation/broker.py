@@ -7,13 +7,11 @@ compiled request paths do on sockets (produce, fetch) is done here on the same l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.cluster.image import MetadataImage
-from kbroker.cluster.member_image import image_after
 from kbroker.cluster.peers import PeerError
 from kbroker.errors import KbrokerError
 from kbroker.model import Endpoint, TopicPartition
@@ -70,6 +68,13 @@ class Broker:
             self.simulation.network.process_ended(life.process)
             life.abandon()
             self.simulation.checker.forget(self.node_id)
+
+    def stop(self, pause: int) -> None:
+        """Stop the process as SIGTERM does: it hands over what it leads. Another one is started after `pause`."""
+        life = self.life
+        if life is not None and life.is_serving and not life.is_stopping:
+            life.is_stopping = True
+            life.task(lambda: life.leave(pause), "stop")
 
     def lose_power(self) -> None:
         life, self.life = self.life, None
@@ -207,19 +212,6 @@ def brief(message: Any) -> str:
     return "; ".join(told)
 
 
-class Metadata:
-    """A member's metadata: what UpdateMetadata makes of it; `surroundings.Metadata`."""
-
-    def __init__(self, life: Life):
-        self._life = life
-        self.image = MetadataImage(CLUSTER_ID)
-        self.broker_epoch = -1
-
-    def update(self, request: Any) -> Iterable[int]:
-        self.image = image_after(self.image, request, lambda names: {}).image
-        return self.image.brokers.keys()
-
-
 class Life:
     """One process of a broker."""
 
@@ -231,15 +223,15 @@ class Life:
         self.kit = self.simulation.kit
         self.clock = broker.clock
         self.process = Process(broker.name)
-        self.metadata = Metadata(self)
+        self.metadata: Any = None
+        """The topics as this member knows them. None before it has joined, as what follows."""
         self.peers = Peers(self)
         self.session: Session | None = None
         self.membership: Any = None
         self.logs: Any = None
-        """None before it has joined."""
+        self.partitions: Any = None
         self.engine: Any = None
         self.fetchers = self.kit.fetchers(self)
-        self.partitions = self.kit.partitions(self)
         self.controller = self.kit.controller(self)
         self.requests = Requests(self)
         self._callbacks: deque[Callable[[], None]] = deque()
@@ -251,6 +243,13 @@ class Life:
         self._early: list[tuple[Any, Callable[[Any], None]]] | None = []
         """Requests that have come before this broker is registered; None from then on."""
         self._is_touched = False
+        self.is_stopping = False
+        self.has_left = False
+        """Whether it has ended its session, as the last of a clean stop but for its logs."""
+
+    @property
+    def is_serving(self) -> bool:
+        return self._early is None
 
     def note(self, text: str) -> None:
         self.simulation.note(self.process.name, text)
@@ -274,8 +273,7 @@ class Life:
         self.task(lambda: self.kit.join(self), "membership")
 
     def listen(self) -> None:
-        """Open the logs and the port; called once the broker knows its cluster. What comes waits for `serve`."""
-        self.logs = self.kit.logs(self)
+        """Open the port; called once the logs are open. What comes waits for `serve`."""
         self.network.listen(self.process, serving(lambda peer, request, respond: self._serve(request, respond)))
 
     def serve(self) -> None:
@@ -323,6 +321,13 @@ class Life:
     def new_peers(self) -> Peers:
         """Connections of their own to the other brokers."""
         return Peers(self)
+
+    def leave(self, pause: int) -> None:
+        """Stop cleanly, end this process, and have another one started after `pause`."""
+        self.kit.leave(self)
+        broker = self.broker
+        self.scheduler.after(0, lambda: broker.kill() if broker.life is self else None)
+        self.scheduler.after(pause + 1, broker.start)
 
     def give_up(self) -> None:
         """End this process, as one that cannot go on; it is started again in a moment."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from tests.simulation.simulation import Outcome, run_seed
 
@@ -15,12 +17,22 @@ def run_quietly(seed: int) -> Outcome:
     return run_seed(seed)._replace(history="")
 
 
+@contextmanager
+def outcomes(seeds: range, processes: int) -> Iterator[Iterable[Outcome]]:
+    """The outcomes of seeds, as they come; those of one process in the order of the seeds, and in this process."""
+    if processes == 1:
+        yield map(run_quietly, seeds)
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            yield pool.imap_unordered(run_quietly, seeds, chunksize=4)
+
+
 def run_many(seeds: range, processes: int) -> int:
     """Run seeds and print what is broken. Returns how many of them broke a promise."""
     began = time.monotonic()
     count = steps = checks = broken = 0
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for outcome in pool.imap_unordered(run_quietly, seeds, chunksize=4):
+    with outcomes(seeds, processes) as coming:
+        for outcome in coming:
             count, steps, checks = count + 1, steps + outcome.steps, checks + outcome.checks
             if outcome.broken:
                 broken += 1

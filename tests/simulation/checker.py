@@ -18,6 +18,7 @@ from tests.simulation.stored import LogFiles, Stored
 
 STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
 CONTROLLER_EPOCH = "/controller_epoch"
+UNCLEAN = re.compile(rb'"unclean.leader.election.enable":"true"')
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Checker:
     watched: dict[tuple[int, TopicPartition], Watched] = field(default_factory=dict)
     states: dict[str, paths.PartitionRegistration] = field(default_factory=dict)
     controller_epoch: int = 0
+    allow_unclean: set[str] = field(default_factory=set)
+    """The paths of configs that have allowed unclean elections."""
     checks: int = 0
     reader: Callable[[Any], Any] = lambda log: LogFiles(log.path)
     """Makes what reads a log on and on."""
@@ -98,12 +101,15 @@ class Checker:
             ledger.start = max(ledger.start, now.log_start)
             if before is None or not before.leads or before.leader_epoch != now.leader_epoch:
                 self.hold(invariants.one_leader_in_each_epoch(ledger, now), ledger.name)
-                self.hold(invariants.leader_has_everything(ledger, now), ledger.name)
+                if not ledger.is_lossy:
+                    self.hold(invariants.leader_has_everything(ledger, now), ledger.name)
                 self._compare(ledger, watched, now, max(ledger.end_before(now.leader_epoch), now.high_watermark))
         if now.high_watermark > watched.compared:
             self._compare(ledger, watched, now, now.high_watermark)
 
     def _compare(self, ledger: Ledger, watched: Watched, now: Replica, until: int) -> None:
+        if ledger.is_lossy:
+            return
         for batch in watched.files.read(until):
             watched.compared = batch.last_offset + 1
             if batch.last_offset < max(ledger.start, now.log_start):
@@ -116,25 +122,38 @@ class Checker:
     # --- clients
 
     def acknowledged(self, ledger: Ledger, offset: int, values: Sequence[bytes]) -> None:
-        self.hold(invariants.acknowledged_is_committed(ledger, offset, values), ledger.name)
+        if not ledger.is_lossy:
+            self.hold(invariants.acknowledged_is_committed(ledger, offset, values), ledger.name)
 
     def consumed(self, ledger: Ledger, node_id: int, batch: Stored) -> None:
-        self.hold(invariants.consumed_is_committed(ledger, node_id, batch), ledger.name)
+        if not ledger.is_lossy:
+            self.hold(invariants.consumed_is_committed(ledger, node_id, batch), ledger.name)
 
     def consumed_committed(self, ledger: Ledger, node_id: int, start: int, end: int, seen: Sequence[Stored]) -> None:
-        self.hold(invariants.committed_reads_are_exact(ledger, node_id, start, end, seen), ledger.name)
+        if not ledger.is_lossy:
+            self.hold(invariants.committed_reads_are_exact(ledger, node_id, start, end, seen), ledger.name)
 
     # --- the tree
 
     def tree_changed(self, session_id: int, operations: Sequence[Operation], tree: Tree) -> None:
+        before = self.controller_epoch
+        elected = False
         for operation in operations:
             if isinstance(operation, Create | SetData):
-                if operation.path == CONTROLLER_EPOCH:
+                if operation.path == paths.CONTROLLER:
+                    elected = True
+                elif operation.path == CONTROLLER_EPOCH:
                     self._controller_epoch(int(operation.data))
                 elif found := STATE.fullmatch(operation.path):
                     self._state(found[1], int(found[2]), operation.path, operation.data, tree)
+                elif operation.path.startswith("/config/") and UNCLEAN.search(operation.data):
+                    self.allow_unclean.add(operation.path)
             elif isinstance(operation, Delete):
                 self.states.pop(operation.path, None)
+                self.allow_unclean.discard(operation.path)
+
+        if elected:
+            self.hold(invariants.controller_has_an_epoch_of_its_own(before, self.controller_epoch))
 
     def _controller_epoch(self, epoch: int) -> None:
         if epoch < self.controller_epoch:
@@ -149,18 +168,24 @@ class Checker:
         node = tree.node(paths.topic_path(topic))
         assignment = paths.decode_topic(path, node.data) if node is not None else None
         replicas = assignment.replicas.get(partition_id, ()) if assignment is not None else ()
-        self.hold(invariants.state_is_sound(now, replicas), name)
+        self.hold(invariants.state_is_sound(before, now, replicas), name)
         self.hold(invariants.state_is_of_the_controller(now, self.controller_epoch), name)
         if before is None:
             return
         self.hold(invariants.epochs_of_state_only_grow(before, now), name)
+        if now.leader >= 0 and now.leader not in before.isr:
+            allowing = {paths.topic_config_path(topic), paths.broker_config_path(paths.DEFAULT_ENTITY)}
+            self.hold(invariants.unclean_only_where_allowed(before, now, self.allow_unclean & allowing), name)
+            ledger = self.ledgers.get((assignment.topic_id, partition_id)) if assignment is not None else None
+            if ledger is not None:
+                ledger.is_lossy = True
         for node_id in set(now.isr) - set(before.isr):
             life = self.lives(node_id)
             at = TopicPartition(topic, partition_id)
             log = life.log(at) if life is not None else None
             if log is not None and log.state.state == "open" and assignment is not None:
                 ledger = self.ledgers.get((assignment.topic_id, partition_id))
-                if ledger is not None:
+                if ledger is not None and not ledger.is_lossy:
                     state = log.state
                     replica = Replica(
                         node_id, state.role == "leader", state.leader_epoch, state.log_start_offset,

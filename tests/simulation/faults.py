@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 WHOLE_LIMIT = 60 * SECOND
+ADMIN = "admin"
+"""In a plan: the administrator is at work beside the faults."""
 
 
 class Faults:
@@ -26,10 +28,12 @@ class Faults:
 
     def __init__(self, simulation: Simulation):
         self._simulation = simulation
-        self._is_over = True
+        self.is_over = True
         self._mends: dict[int, Callable[[], None]] = {}
         self._count = 0
         self._were_full: set[int] = set()
+        self._is_alone = False
+        """Whether a fault is under way that comes alone: nothing else happens."""
 
     @property
     def _chance(self):  # type: ignore[no-untyped-def]
@@ -37,15 +41,17 @@ class Faults:
 
     def begin(self, duration: int) -> None:
         """Make faults for so long. Clocks are wrong from the beginning."""
-        self._is_over = False
+        self.is_over = False
         if "clock" in self._simulation.plan.faults:
             for broker in self._simulation.brokers.values():
                 broker.clock.drift(self._chance.choice((0.95, 0.99, 1.0, 1.01, 1.05)))
         self._later(self._chance.randrange(1, 2 * SECOND))
+        if ADMIN in self._simulation.plan.faults:
+            self._administrate()
 
     def end(self) -> None:
         """Mend everything and start every broker."""
-        self._is_over = True
+        self.is_over = True
         for mend in list(self._mends.values()):
             mend()
         self._mends.clear()
@@ -54,18 +60,30 @@ class Faults:
         for broker in simulation.brokers.values():
             broker.disk.is_full = False
             if broker.node_id in self._were_full:
-                # A controller takes a replica that a full disk has refused for one in a failed directory, until the
-                # broker is started again.
-                broker.kill()
+                self._make_good(broker)
             broker.start()
+
+    def _make_good(self, broker: Broker) -> None:
+        """Have the controller tell a broker its replicas again.
+
+        It takes one that a full disk has refused for one in a failed directory, until the broker is started again, or
+        says that a directory has failed.
+        """
+        if broker.life is not None and broker.life.is_serving and self._chance.random() < 0.5:
+            broker.life.membership.tell_failed_directory()
+        else:
+            broker.kill()
 
     def _later(self, delay: float) -> None:
         self._simulation.scheduler.after(delay, self._next)
 
     def _next(self) -> None:
-        if self._is_over:
+        if self.is_over:
             return
-        kind = self._chance.choice(self._simulation.plan.faults)
+        kinds = [kind for kind in self._simulation.plan.faults if kind != ADMIN]
+        if not kinds:
+            return
+        kind = self._chance.choice(kinds)
         if kind == "empty" or (kind == "power" and not self._simulation.plan.flushes):
             self._alone(kind)
             return
@@ -102,6 +120,7 @@ class Faults:
 
     def _alone(self, kind: str) -> None:
         """Mend all, wait until all is whole, let it happen, wait again."""
+        self._is_alone = True
         simulation = self._simulation
         for mend in list(self._mends.values()):
             mend()
@@ -112,9 +131,9 @@ class Faults:
         deadline = simulation.scheduler.now + WHOLE_LIMIT
 
         def wait(then: Callable[[], None]) -> None:
-            if self._is_over:
+            if self.is_over:
                 return
-            if simulation.is_whole():
+            if simulation.is_whole() and simulation.administrator.is_idle:
                 then()
             elif simulation.scheduler.now < deadline:
                 simulation.scheduler.after(200 * MS, lambda: wait(then))
@@ -122,21 +141,42 @@ class Faults:
                 self._note(f"never whole: {simulation.why()}")
                 then()
 
+        def over() -> None:
+            self._is_alone = False
+            self._later(SECOND)
+
         def happen() -> None:
             if not simulation.is_whole():
-                self._later(SECOND)
+                over()
                 return
             broker = self._broker()
+            if self._chance.random() < 0.5 and all(len(replicas) > 2 for _, _, replicas in simulation.partitions()):
+                # Any one broker and the controller: the next controller finds brokers that have come back meanwhile.
+                simulation.scheduler.after(self._chance.randrange(1, 6 * SECOND), lambda: self._lose_controller(broker))
             if kind == "power":
                 self._power_of(broker)
             else:
                 self._note(f"{broker.name} gets an empty disk")
-                broker.kill()
+                if self._chance.random() < 0.5:
+                    broker.kill()
+                else:
+                    broker.lose_power()
                 broker.disk.empty()
                 simulation.scheduler.after(self._chance.choice((1, 50 * MS, 3 * SECOND, 10 * SECOND)), broker.start)
-            simulation.scheduler.after(11 * SECOND, lambda: wait(lambda: self._later(SECOND)))
+            simulation.scheduler.after(11 * SECOND, lambda: wait(over))
 
         wait(happen)
+
+    def _lose_controller(self, but: Broker) -> None:
+        """Pause the controller for long, or kill it, unless it is this broker."""
+        for broker in self._simulation.brokers.values():
+            life = broker.life
+            if broker is not but and life is not None and life.controller.is_active and not life.process.is_paused:
+                if self._chance.random() < 0.5:
+                    self._kill_for_a_while(broker)
+                else:
+                    self._pause_for(broker, self._chance.randrange(2 * SECOND, 9 * SECOND))
+                return
 
     def _power_of(self, broker: Broker) -> None:
         self._note(f"{broker.name} loses power")
@@ -151,15 +191,24 @@ class Faults:
             self._power_of(broker)
 
     def _kill(self) -> None:
-        broker = self._broker()
+        self._kill_for_a_while(self._broker())
+
+    def _kill_for_a_while(self, broker: Broker) -> None:
         self._note(f"{broker.name} is killed")
         broker.kill()
         self._simulation.scheduler.after(self._chance.choice((1 * MS, 500 * MS, self._duration())), broker.start)
 
+    def _stop(self) -> None:
+        broker = self._broker()
+        self._note(f"{broker.name} is stopped")
+        broker.stop(self._duration())
+
     def _pause(self) -> None:
-        life = self._broker().life
+        self._pause_for(self._broker(), self._duration())
+
+    def _pause_for(self, broker: Broker, duration: int) -> None:
+        life = broker.life
         if life is not None and not life.process.is_paused:
-            duration = self._duration()
             self._note(f"{life.process.name} pauses for {duration / SECOND:.3f} s")
             self._simulation.scheduler.pause(life.process)
             self._lasting(duration, lambda: self._simulation.scheduler.resume(life.process))
@@ -236,5 +285,12 @@ class Faults:
         broker.clock.set_by_ms = self._chance.choice((-3_600_000, -1000, 0, 1000, 3_600_000))
         self._note(f"{broker.name}: the clock is set by {broker.clock.set_by_ms} ms")
 
-    def _admin(self) -> None:
-        self._simulation.kit.administrate(self._simulation)
+    # --- administration
+
+    def _administrate(self) -> None:
+        """Let the administrator do something now and then."""
+        if self.is_over:
+            return
+        if not self._is_alone:
+            self._simulation.administrator.act()
+        self._simulation.scheduler.after(self._chance.randrange(100 * MS, int(1.5 * SECOND)), self._administrate)

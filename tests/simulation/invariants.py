@@ -6,7 +6,7 @@ watermark moves over records for the first time, and nothing in it ever changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class Ledger:
     """Base offset of a transactional batch -> how its transaction has ended."""
     open: dict[int, list[int]] = field(default_factory=dict)
     """Producer id -> base offsets of its batches that no marker has ended yet."""
+    is_lossy: bool = False
+    """Whether an unclean election was held: nothing is promised for its records any more."""
     start: int = 0
     """Records below this offset may be gone: somebody has deleted them."""
 
@@ -105,8 +107,8 @@ def high_watermark_never_back(before: Replica, now: Replica) -> Iterator[str]:
 
 
 def epoch_only_grows(before: Replica, now: Replica) -> Iterator[str]:
-    """A broker's leader epoch of a partition never goes back while it lives."""
-    if now.leader_epoch < before.leader_epoch:
+    """A broker's leader epoch of a partition never goes back while it lives and has a role."""
+    if 0 <= now.leader_epoch < before.leader_epoch:
         yield f"broker {now.node_id} went from leader epoch {before.leader_epoch} to {now.leader_epoch}"
 
 
@@ -185,19 +187,39 @@ def epochs_of_state_only_grow(before: PartitionRegistration, now: PartitionRegis
         yield f"another leader in the same epoch: {before}, then {now}"
 
 
+def controller_has_an_epoch_of_its_own(before: int, now: int) -> Iterator[str]:
+    """Whoever is elected as the controller raises the controller epoch by that, so that it fences the one before."""
+    if now <= before:
+        yield f"a controller was elected in epoch {now}, as one before it"
+
+
 def state_is_of_the_controller(now: PartitionRegistration, controller_epoch: int) -> Iterator[str]:
     """Only the controller of the newest epoch writes states."""
     if now.controller_epoch != controller_epoch:
         yield f"{now} is written in controller epoch {now.controller_epoch}; the newest is {controller_epoch}"
 
 
-def state_is_sound(now: PartitionRegistration, replicas: Sequence[int]) -> Iterator[str]:
-    """The ISR is never empty, of the partition's replicas, and has the leader."""
+def unclean_only_where_allowed(
+    before: PartitionRegistration, now: PartitionRegistration, allowing: Collection[str]
+) -> Iterator[str]:
+    """A leader comes from the ISR, unless configs have allowed unclean elections."""
+    if not allowing:
+        yield f"an unclean election that nobody has allowed: {before}, then {now}"
+
+
+def state_is_sound(
+    before: PartitionRegistration | None, now: PartitionRegistration, replicas: Sequence[int]
+) -> Iterator[str]:
+    """The ISR has the leader, a replica at least, and nobody else joins it.
+
+    It may have a replica for a moment that is being removed.
+    """
     if not now.isr or len(set(now.isr)) != len(now.isr):
         yield f"no ISR: {now}"
     if now.leader >= 0 and now.leader not in now.isr:
         yield f"the leader is not in the ISR: {now}"
-    if replicas and not set(now.isr) <= set(replicas):
+    joined = set(now.isr) - set(before.isr if before is not None else ())
+    if replicas and (not joined <= set(replicas) or not set(now.isr) & set(replicas)):
         yield f"the ISR is not of the replicas {replicas}: {now}"
 
 

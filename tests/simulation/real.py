@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kbroker.cluster import controller_requests as ask
-from kbroker.cluster import topic_requests as topics
+from kbroker.cluster import topic_requests
+from kbroker.cluster.cluster import MorePartitions
 from kbroker.cluster.controller import Controller, ControllerConfig
+from kbroker.cluster.controller_flows import UncleanElectionEnabled
 from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
 from kbroker.cluster.membership import Membership, MembershipOptions
+from kbroker.cluster.new_topics import TopicDefaults
+from kbroker.cluster.shared_topics import SharedTopics
+from kbroker.config.broker_config import BrokerConfig, Given, config_of
 from kbroker.coordination import paths
 from kbroker.coordination.store import Store, StoreUnavailable
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -21,8 +27,12 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey
 from kbroker.replication.fetchers import FetcherOptions, Fetchers
 from kbroker.replication.partitions import ReplicatedPartitions
+from kbroker.server.local_partitions import LocalPartitions
+from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
+from kbroker.server.on_demand import OnDemand
 from kbroker.storage.log_manager import LogManager
-from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.options import StorageOptions
+from tests.simulation.admin import AGAIN
 from tests.simulation.broker import CLUSTER_ID, SESSION_TIMEOUT
 from tests.simulation.fetchers import FetchLoop, Followed, VirtualEngine
 from tests.simulation.scheduler import MS, SECOND
@@ -33,63 +43,81 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
     from tests.simulation.tree import Session
 
-MIN_IN_SYNC = 2
 MAX_LAG_MS = 4000
 REPLICA_BYTES = 2000
 FETCH_BACKOFF_MS = 200
 LISTENER = "PLAINTEXT"
+HAND_OVER_ATTEMPTS = 3
+HAND_OVER_PAUSE = 500 * MS
+ADMIN_TIMEOUT_MS = 2000
+
+
+@lru_cache(maxsize=16)
+def settings(segment_bytes: int, *, flushes: bool) -> BrokerConfig:
+    """The settings that every broker is started with."""
+    given = {
+        "log.segment.bytes": segment_bytes,
+        "log.index.interval.bytes": 100,
+        "log.retention.ms": -1,
+        "min.insync.replicas": 2,
+        "replica.lag.time.max.ms": MAX_LAG_MS,
+        "transaction.partition.verification.enable": "false",
+        "kbroker.stop.timeout.ms": 60_000,
+    }
+    if flushes:
+        given["log.flush.interval.messages"] = 1
+    return config_of([Given(name, str(value), "the simulation") for name, value in given.items()])
 
 
 class RealLogs:
-    """The logs of one life: `surroundings.LogHost` on a real log manager, without its threads."""
+    """The logs of one life, as `server/broker.py` and `server/member.py` compose them, without threads."""
 
-    def __init__(self, life: Life):
-        self._life = weakref.proxy(life)
+    def __init__(self, life: Life, topics: SharedTopics):
+        plan = life.simulation.plan
+        self._life: Life = weakref.proxy(life)
+        self._config = settings(plan.segment_bytes, flushes=plan.flushes)
         self._manager = LogManager(
             StorageOptions((life.broker.disk.path,), flusher_threads=0),
             fs=life.broker.disk.fs,
             clock=life.clock,
-            randomness=random.Random(f"{life.simulation.plan.seed} {life.node_id} {life.broker.life_count}"),
+            randomness=random.Random(f"{plan.seed} {life.node_id} {life.broker.life_count}"),
             is_member=True,
         )
-        self._manager.start(self._resolve, life.node_id, CLUSTER_ID, background=False)
-        self._logs = {log.topic_partition: log for log in self._manager.logs()}
+        local = LocalPartitions(self._manager, self._config, self._take_config)
+        dynamic = topics.dynamic_broker_configs()
+        if dynamic:
+            local.update_broker_configs(dynamic)
+        self._manager.start(local.resolver(topics), life.node_id, CLUSTER_ID, background=False)
+        local.serve(topics, OnDemand(_no_coordinator), OnDemand(_no_coordinator))
+        self.host = MemberPartitions(self._manager, local, topics, self._tell_unclean)
+        topics.serve(self.host)
+        self._is_closed = False
 
-    def _resolve(self, at: TopicPartition) -> tuple[UUID, LogOptions] | None:
-        """The topic that a log found on disk belongs to, by the tree; see `SharedTopics.owner_of`."""
-        found = self._life.simulation.tree.get(paths.topic_path(at.topic))
-        if found is None:
-            return None
-        assignment = paths.decode_topic(at.topic, found[0])
-        if self._life.node_id not in assignment.replicas.get(at.partition_id, ()):
-            return None
-        return assignment.topic_id, self._life.simulation.options
+    @property
+    def allows_unclean(self) -> bool:
+        return bool(self._config[UNCLEAN_ELECTION])
+
+    def _take_config(self, config: BrokerConfig) -> None:
+        """Do as `Member.take_config`."""
+        before, self._config = self._config, config
+        if config[UNCLEAN_ELECTION] and not before[UNCLEAN_ELECTION]:
+            self._life.controller.post(UncleanElectionEnabled())
+
+    def _tell_unclean(self, topic: str) -> None:
+        self._life.controller.post(UncleanElectionEnabled(topic))
 
     def get(self, at: TopicPartition) -> Any:
-        return self._logs.get(at)
+        return self.host.get(at)
 
     def all(self) -> list[Any]:
-        return list(self._logs.values())
-
-    def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> Any:
-        log = self._manager.create(topic, topic_id, partition_id, self._life.simulation.options, is_new=is_new)
-        self._logs[log.topic_partition] = log
-        return log
-
-    def delete(self, at: TopicPartition) -> None:
-        if self._logs.pop(at, None) is not None:
-            self._manager.delete(at)
-
-    def is_offline(self, at: TopicPartition) -> bool:
-        log = self._logs.get(at)
-        return log is not None and log.directory.is_offline
+        return self._manager.logs()
 
     def take_news(self) -> list[TopicPartition]:
         news = self._manager.partition_table.news
         return [] if news is None else [TopicPartition(*each) for each in news.take()]
 
     def set_clock_ms(self, now_ms: int) -> None:
-        for log in self._logs.values():
+        for log in self._manager.logs():
             log.directory.set_clock_ms(now_ms)
             break
 
@@ -100,9 +128,19 @@ class RealLogs:
         else:
             self._manager.write_high_watermarks()
 
+    def stop(self) -> None:
+        """Flush and close all, as a clean stop does."""
+        self._is_closed = True
+        self._manager.stop()
+
     def abandon(self) -> None:
-        self._manager.abandon()
-        self._logs.clear()
+        if not self._is_closed:
+            self._is_closed = True
+            self._manager.abandon()
+
+
+def _no_coordinator() -> Any:
+    raise AssertionError("there are no coordinators here")
 
 
 class NoListeners:
@@ -111,16 +149,6 @@ class NoListeners:
     def leads(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
     def follows(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
     def gone(self, topic_partition: TopicPartition) -> None: ...
-
-
-class LateLogs:
-    """The logs of a life that may not have been opened yet."""
-
-    def __init__(self, life: Life):
-        self._life = life
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._life.logs, name)
 
 
 class Wakeup:
@@ -144,7 +172,7 @@ class Wakeup:
         if not self._is_set:
             task = next(task for task in self._life.process.tasks if task.is_current)
             self._task = task
-            timer = self._life.scheduler.after(seconds * SECOND, self._time_out, self._life.process)
+            timer = self._life.scheduler.after(max(MS, seconds * SECOND), self._time_out, self._life.process)
             task.wait()
             timer.cancel()
         return self._is_set
@@ -168,13 +196,19 @@ class Member:
 
     def registered(self, store: Store, broker_epoch: int) -> None:
         self._life.note(f"is registered, epoch {broker_epoch}")
-        self._life.metadata.broker_epoch = broker_epoch
+        self._life.metadata.registered(store, broker_epoch)
         self._life.controller.session_is(store, broker_epoch)
         self._life.touched()
 
-    def configs_changed(self, entity_paths: Any) -> None: ...
-    def group_configs_changed(self) -> None: ...
-    def brokers_changed(self, kbroker_versions: Any) -> None: ...
+    def configs_changed(self, entity_paths: Sequence[str]) -> None:
+        self._life.metadata.configs_changed(entity_paths)
+        self._life.touched()
+
+    def group_configs_changed(self) -> None:
+        self._life.metadata.group_configs_changed()
+
+    def brokers_changed(self, kbroker_versions: Mapping[int, str | None]) -> None:
+        self._life.metadata.brokers_changed(kbroker_versions)
 
     def must_stop(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -183,9 +217,6 @@ class Member:
 class RealKit:
     """Makes the real parts and asks them."""
 
-    def logs(self, life: Life) -> RealLogs:
-        return RealLogs(life)
-
     def reader(self, log: Any) -> LogFiles:
         return LogFiles(log.path)
 
@@ -193,16 +224,27 @@ class RealKit:
         life.engine = VirtualEngine(life)
         return Fetchers(life.node_id, lambda *_: life.engine, life.new_peers(), FetcherOptions(FETCH_BACKOFF_MS))
 
-    def partitions(self, life: Life) -> ReplicatedPartitions:
-        return ReplicatedPartitions(
-            life.node_id, LateLogs(life), life.fetchers, life.ask_controller, life.metadata, life.clock, NoListeners(),
+    def open(self, life: Life, session: Store) -> None:
+        """Make the parts that need the tree, and open the logs."""
+        chance = random.Random(f"topics {life.simulation.plan.seed} {life.node_id} {life.broker.life_count}")
+        life.metadata = SharedTopics(
+            session, life.node_id, CLUSTER_ID,
+            defaults=TopicDefaults(1, 3), internal_topics={}, exact_internal_topics=(),
+            ask=life.controller.ask, is_controller=lambda: life.controller.is_active, clock=life.clock,
+            randomness=chance, draw_uuid=lambda: UUID(int=chance.getrandbits(128), version=4),
+        )  # fmt: skip
+        life.metadata.on_asked = life.membership.woken.set
+        life.logs = RealLogs(life, life.metadata)
+        life.partitions = ReplicatedPartitions(
+            life.node_id, life.logs.host, life.fetchers, life.ask_controller, life.metadata, life.clock, NoListeners(),
             max_lag_ms=MAX_LAG_MS,
         )  # fmt: skip
 
     def controller(self, life: Life) -> Controller:
         config = ControllerConfig(leader_imbalance_check_interval_s=5)
         return Controller(
-            life.node_id, life.new_peers(), life.clock, config, lambda topic: False, wake=life.touched
+            life.node_id, life.new_peers(), life.clock, config, lambda topic: life.logs.allows_unclean,
+            wake=life.touched,
         )  # fmt: skip
 
     def served(self, api_key: int) -> int:
@@ -218,7 +260,7 @@ class RealKit:
         woken = membership.woken = Wakeup(life)  # type: ignore[assignment]
         life.membership = membership
         try:
-            membership.connect(life.node_id, CLUSTER_ID)
+            self.open(life, membership.connect(life.node_id, CLUSTER_ID))
             life.listen()
             membership.register([endpoint], None)
             life.serve()
@@ -226,10 +268,34 @@ class RealKit:
             life.note(f"cannot join: {error}")
             life.give_up()
             return
-        while True:
-            delay = membership.step()
+        while not life.has_left:
+            delay, left = membership.step(), life.metadata.step()
             life.touched()
-            woken.wait(delay)
+            woken.wait(delay if left is None else min(delay, left))
+
+    def leave(self, life: Life) -> None:
+        """What a broker does that stops: it hands over what it leads (`server/controlled_shutdown.py`), and closes."""
+        for _ in range(HAND_OVER_ATTEMPTS):
+            answer = self._handed_over(life)
+            if answer is not None and not answer.error_code and not answer.remaining_partitions:
+                break
+            life.sleep(HAND_OVER_PAUSE)
+        life.note("stops")
+        life.controller.resign()
+        life.partitions.stop()
+        life.has_left = True
+        life.membership.leave()
+        life.logs.stop()
+
+    def _handed_over(self, life: Life) -> M.ControlledShutdownResponse | None:
+        task = next(task for task in life.process.tasks if task.is_current)
+        life.ask_controller(
+            lambda _: M.ControlledShutdownRequest(broker_id=life.node_id, broker_epoch=life.metadata.broker_epoch),
+            ApiKey.CONTROLLED_SHUTDOWN, 3, lambda answer, _: task.answer(answer),
+        )  # fmt: skip
+        answer = task.wait()
+        assert answer is None or isinstance(answer, M.ControlledShutdownResponse)
+        return answer
 
     def _session(self, life: Life) -> Session:
         session = life.open_session()
@@ -259,7 +325,40 @@ class RealKit:
         life.controller.ask(value, answer)
 
     def administer(self, life: Life, value: Any, respond: Callable[[Any], None]) -> None:
-        life.controller.ask(value, lambda answer: respond((0, answer)))
+        """Do as the handlers of an administrator's requests. The answer is (error code, all codes)."""
+        kind, *fields = value
+        topics = life.metadata
+
+        def done(results: Iterable[Any]) -> None:
+            codes = [code_of(each) for each in results]
+            respond((next((code for code in AGAIN if code in codes), 0), codes))
+
+        def asked(outcome: Any) -> None:
+            done([outcome] if isinstance(outcome, ErrorCode) else [each.error for each in outcome.values()])
+
+        if kind == "create":
+            topics.create_topics(fields, ADMIN_TIMEOUT_MS, done)
+        elif kind == "grow":
+            topics.create_partitions([MorePartitions(*fields)], ADMIN_TIMEOUT_MS, done)
+        elif kind == "delete":
+            topics.delete_topics(fields, ADMIN_TIMEOUT_MS, done)
+        elif kind == "reassign":
+            life.controller.ask(ask.AlterReassignments(fields[0]), asked)
+        elif kind == "elect":
+            life.controller.ask(ask.ElectLeaders(ask.PREFERRED, fields[0]), asked)
+        else:
+            life.task(lambda: done([self._configured(topics, kind, *fields)]), kind)
+
+    def _configured(self, topics: SharedTopics, kind: str, *fields: str) -> ErrorCode:
+        *entity, name, value = fields
+        try:
+            if kind == "configure":
+                topics.set_topic_configs(entity[0], lambda topic: {**topic.configs, name: value})
+            else:
+                topics.set_broker_configs(paths.DEFAULT_ENTITY, lambda configs: {**configs, name: value})
+        except KbrokerError as error:
+            return error.code
+        return ErrorCode.NONE
 
     # --- logs
 
@@ -272,7 +371,7 @@ class RealKit:
     def ack_code(self, log: Any) -> int:
         state = log.state
         in_sync = 1 + sum(each.in_sync for each in state.followers())
-        return int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND) if in_sync < MIN_IN_SYNC else 0
+        return int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND) if in_sync < log.options.min_in_sync else 0
 
     def check_readable(self, log: Any) -> None:
         if log.state.role not in ("leader", "follower"):
@@ -342,14 +441,20 @@ class RealKit:
         for name, count, replicas in simulation.plan.topics:
             topic_id = UUID(int=simulation.scheduler.chance.getrandbits(128))
             assignment = {at: tuple(ids[(at + each) % len(ids)] for each in range(replicas)) for at in range(count)}
-            planned[name] = topics.PlannedTopic(paths.TopicAssignment(topic_id, assignment, {}, {}), {})
+            planned[name] = topic_requests.PlannedTopic(paths.TopicAssignment(topic_id, assignment, {}, {}), {})
         life = self._active(simulation)
         assert life is not None
-        life.controller.ask(topics.CreateTopics(planned), lambda codes: life.note(f"topics are created: {codes}"))
+        life.controller.ask(
+            topic_requests.CreateTopics(planned), lambda codes: life.note(f"topics are created: {codes}")
+        )
         life.touched()
 
     def is_settled(self, simulation: Simulation) -> bool:
         return True
 
-    def administrate(self, simulation: Simulation) -> None:
-        pass
+
+def code_of(result: Any) -> ErrorCode:
+    """The error code in what a change of a topic came to."""
+    if isinstance(result, ErrorCode):
+        return result
+    return result.code if isinstance(result, ProtocolError) else ErrorCode.NONE

@@ -22,8 +22,8 @@ from uuid import UUID
 from kbroker.coordination import paths
 from kbroker.coordination.store import Create
 from kbroker.model import TopicPartition
-from kbroker.storage.options import NEVER, LogOptions
 from tests.kit.logs.quick_disk import quick_directory
+from tests.simulation.admin import Administrator
 from tests.simulation.broker import CLUSTER_ID, Broker, Life
 from tests.simulation.checker import Checker
 from tests.simulation.clocks import EPOCH_MS
@@ -64,7 +64,10 @@ class Plan:
         topics = [("orders", chance.choice((1, 2, 3)), 3)]
         if chance.random() < 0.3:
             topics.append(("views", 1, chance.choice((2, 3))))
-        kinds = ("kill", "power", "pause", "cut", "one-way", "reset", "tree", "lie", "empty", "full", "admin", "clock")
+        kinds = (
+            "kill", "power", "pause", "cut", "one-way", "reset", "tree", "lie", "empty", "full", "admin", "clock",
+            "stop",
+        )  # fmt: skip
         faults = tuple(kind for kind in kinds if chance.random() < 0.5) or ("kill",)
         return cls(
             seed, brokers, tuple(topics), chance.random() < 0.4, chance.choice((8, 12, 20)) * SECOND, faults,
@@ -88,7 +91,10 @@ class Simulation:
     brokers: dict[int, Broker] = field(default_factory=dict)
     clients: list[Client] = field(default_factory=list)
     touched: list[Life] = field(default_factory=list)
-    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    known: set[tuple[UUID, int]] = field(default_factory=set)
+    """Partitions that have clients, by topic id."""
+    gone: set[UUID] = field(default_factory=set)
+    """Topics that were deleted."""
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(f"simulation {self.plan.seed}")
@@ -99,7 +105,9 @@ class Simulation:
         self.checker.reader = self.kit.reader
         self.tree.changed.append(self.checker.tree_changed)
         self.tree.changed.append(self._note_change)
+        self.tree.changed.append(self._note_topics)
         self.faults = Faults(self)
+        self.administrator = Administrator(self, "ad")
         self._make_tree()
         for node_id in range(1, self.plan.broker_count + 1):
             self.brokers[node_id] = Broker(self, node_id, self.home / f"b{node_id}")
@@ -126,13 +134,6 @@ class Simulation:
     # --- what everybody uses
 
     @property
-    def options(self) -> LogOptions:
-        return LogOptions(
-            segment_bytes=self.plan.segment_bytes, flush_messages=1 if self.plan.flushes else NEVER,
-            verify_transactions=False, index_interval_bytes=100, retention_ms=-1,
-        )  # fmt: skip
-
-    @property
     def wall_ms(self) -> int:
         return EPOCH_MS + self.scheduler.now // 1000
 
@@ -144,6 +145,15 @@ class Simulation:
             data = getattr(operation, "data", b"")
             self.note(TREE, f"{type(operation).__name__} {operation.path} {data.decode()}")
 
+    def _note_topics(self, session_id: int, operations: Any, tree: Any) -> None:
+        """Note topics that were deleted, and give clients to partitions that are new, while there are faults."""
+        if not any(operation.path.count("/") == 3 for operation in operations):
+            return
+        now = {assignment.topic_id for assignment in self.topics().values()}
+        self.gone |= {topic_id for topic_id, _ in self.known if topic_id not in now}
+        if self.clients and not self.faults.is_over:
+            self._start_clients()
+
     def acknowledged(self, at: TopicPartition, topic_id: UUID, offset: int, values: list[bytes]) -> None:
         self.note("", f"acknowledged: {at} {offset} {b', '.join(values).decode()}")
         ledger = self.checker.ledgers.get((topic_id, at.partition_id))
@@ -151,18 +161,22 @@ class Simulation:
             raise Violation(f"{at}: {values[0]!r} was acknowledged at {offset}, and nothing is committed")
         self.checker.acknowledged(ledger, offset, values)
 
-    def out_of_order(self, at: TopicPartition, node_id: int, value: bytes) -> None:
+    def out_of_order(self, at: TopicPartition, topic_id: UUID, node_id: int, value: bytes) -> bool:
         """A leader has refused the next batch of an idempotent producer, as if one before it were lost.
 
-        One that leads no more, and does not know it yet, may do so.
+        One that leads no more, and does not know it yet, may do so. Returns True if records may have been lost.
         """
+        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        if ledger is not None and ledger.is_lossy:
+            return True
         state = self.checker.states.get(paths.partition_state_path(*at))
         life = self.brokers[node_id].life
         log = life.log(at) if life is not None else None
         if state is None or log is None or log.state.role != "leader":
-            return
+            return False
         if (state.leader, state.leader_epoch) == (node_id, log.state.leader_epoch):
             raise Violation(f"{at}: {value!r} is out of order for its leader, broker {node_id}")
+        return False
 
     def consumed(
         self, consumer: Consumer, node_id: int, start: int, end: int, batches: list[Stored], seen: list[Stored] | None
@@ -236,11 +250,16 @@ class Simulation:
 
     # --- liveness
 
-    def partitions(self) -> Iterator[tuple[TopicPartition, UUID, tuple[int, ...]]]:
+    def topics(self) -> dict[str, paths.TopicAssignment]:
+        found = {}
         for topic in sorted(self.tree.tree.children.get(paths.TOPICS, ())):
-            found = self.tree.get(paths.topic_path(topic))
-            assert found is not None
-            assignment = paths.decode_topic(topic, found[0])
+            node = self.tree.get(paths.topic_path(topic))
+            assert node is not None
+            found[topic] = paths.decode_topic(topic, node[0])
+        return found
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, UUID, tuple[int, ...]]]:
+        for topic, assignment in self.topics().items():
             for partition_id, replicas in sorted(assignment.replicas.items()):
                 yield TopicPartition(topic, partition_id), assignment.topic_id, replicas
 
@@ -248,6 +267,12 @@ class Simulation:
         for node_id, broker in self.brokers.items():
             if broker.life is None:
                 yield f"broker {node_id} is down"
+        for topic, assignment in self.topics().items():
+            if any(assignment.adding.values()) or any(assignment.removing.values()):
+                yield f"replicas of {topic} are still changed"
+        for node in sorted(self.tree.tree.children.get(paths.DELETE_TOPICS, ())):
+            yield f"topic {node} is still to be deleted"
+        yield from self._leftovers()
         for at, topic_id, replicas in self.partitions():
             state = self.checker.states.get(paths.partition_state_path(*at))
             if state is None or state.leader < 0:
@@ -270,6 +295,16 @@ class Simulation:
                 if len(ends) != 1 or len(set(next(iter(ends)))) != 1:
                     yield f"{at} has ends and high watermarks {sorted(ends)}"
 
+    def _leftovers(self) -> Iterator[str]:
+        """Logs of which nobody knows any more, and yet their broker leads or follows."""
+        wanted = {(at, topic_id): replicas for at, topic_id, replicas in self.partitions()}
+        for node_id, broker in self.brokers.items():
+            if broker.life is not None and broker.life.logs is not None:
+                for log in broker.life.logs.all():
+                    is_used = log.state.state == "open" and log.state.role in ("leader", "follower")
+                    if is_used and node_id not in wanted.get((log.topic_partition, log.topic_id), ()):
+                        yield f"broker {node_id} is {log.state.role} of {log.topic_partition}, and no replica"
+
     def is_whole(self) -> bool:
         """Every partition has a leader, its full ISR and equal logs."""
         return next(self._problems(), None) is None and any(True for _ in self.partitions())
@@ -283,29 +318,42 @@ class Simulation:
     # --- clients
 
     def _start_clients(self) -> None:
+        """Start clients of the partitions that have none."""
         chance = self.scheduler.chance
-        at_all = [at for at, _, _ in self.partitions()]
-        number = 0
-        for at in at_all:
+        new = {at: topic_id for at, topic_id, _ in self.partitions() if (topic_id, at.partition_id) not in self.known}
+        self.known.update((topic_id, at.partition_id) for at, topic_id in new.items())
+        before = len(self.clients)
+        number = before
+        for at, topic_id in new.items():
             for _ in range(chance.choice((1, 1, 2))):
                 number += 1
                 idempotent = chance.random() < 0.7
                 self.clients.append(
                     Producer(
-                        self, f"p{number}", at=at, acks=-1 if idempotent else chance.choice((-1, 1)),
+                        self, f"p{number}", at=at, topic_id=topic_id, acks=-1 if idempotent else chance.choice((-1, 1)),
                         producer_id=1000 + number if idempotent else -1,
                         in_flight=chance.choice((1, 1, 3)) if idempotent else 1, total=chance.choice((10, 20, 30)),
                         pace=self.plan.duration // 25,
                     )
                 )  # fmt: skip
             self.clients.append(
-                Consumer(self, f"c{number}", at=at, committed=chance.random() < 0.5, anywhere=chance.random() < 0.4)
+                Consumer(
+                    self,
+                    f"c{number}",
+                    at=at,
+                    topic_id=topic_id,
+                    committed=chance.random() < 0.5,
+                    anywhere=chance.random() < 0.4,
+                )
             )
-        if self.plan.transactions:
+        if self.plan.transactions and new:
+            number += 1
             self.clients.append(
-                Transactions(self, "t1", partitions=at_all, producer_id=5000, pace=self.plan.duration // 10)
+                Transactions(
+                    self, f"t{number}", partitions=new, producer_id=5000 + number, pace=self.plan.duration // 10
+                )
             )
-        for client in self.clients:
+        for client in self.clients[before:]:
             client.refresh()
             client.start()  # type: ignore[attr-defined]
 

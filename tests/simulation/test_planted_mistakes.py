@@ -5,42 +5,125 @@ What each broke is in the issue that is named. A mistake is looked for in histor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.cluster import fenced_writes
+from kbroker.cluster import controller_election, controller_store, fenced_writes
 from kbroker.coordination import paths
-from kbroker.coordination.store import EventKind, WatchEvent
-from kbroker.rules import follower
+from kbroker.coordination.store import Create, EventKind, WatchEvent
+from kbroker.errors import ErrorCode
+from kbroker.replication.partitions import ReplicatedPartitions
+from kbroker.rules import follower, in_sync
+from kbroker.rules.controller import deletion, elections, takeover
+from kbroker.rules.controller import in_sync as controller_in_sync
+from kbroker.rules.controller import partitions as controller_partitions
+from kbroker.rules.controller.values import PartitionState
 from kbroker.rules.follower import LogView, TruncateTo
-from tests.simulation.simulation import Outcome, Plan, run_seed
+from kbroker.rules.in_sync import NOBODY, Next
+from kbroker.storage.log import Log
+from tests.simulation.simulation import Plan, run_seed
 from tests.simulation.tree import TreeServer
 
-SEEDS = 60
+SEEDS = 80
+Patch = pytest.MonkeyPatch
 
 
-def found(faults: tuple[str, ...], *, seeds: int = SEEDS, **changes: Any) -> Outcome:
-    """Run seeds with these faults only, until a promise is broken."""
-    for seed in range(seeds):
-        outcome = run_seed(seed, plan=replace(Plan.of(seed), faults=faults, **changes))
-        if outcome.broken:
-            return outcome
-    raise AssertionError(f"not found in {seeds} seeds")
+class Plant(NamedTuple):
+    """A mistake, the faults that bring it about, and what the checker says then."""
+
+    put: Callable[[Patch], None]
+    faults: tuple[str, ...]
+    says: str
+    plan: dict[str, Any] = {}
 
 
-def test_truncation_to_the_high_watermark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+# --- followers
+
+
+def truncate_to_high_watermark(patch: Patch) -> None:
     """KAFKA-1211, KIP-101: a follower that restarts cuts off what is committed, and is elected."""
 
     def first_step(log: LogView) -> TruncateTo | None:
         return TruncateTo(log.high_watermark) if log.log_end_offset > log.high_watermark else None
 
-    monkeypatch.setattr(follower, "first_step", first_step)
-    found(("kill", "pause", "tree"))
+    patch.setattr(follower, "first_step", first_step)
 
 
-def test_an_unfenced_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def ask_about_no_epoch(patch: Patch) -> None:
+    """KAFKA-7164: a follower that has missed an epoch goes on behind what its leader does not have."""
+    patch.setattr(Log, "newest_epoch", property(lambda _: -1))
+
+
+def forget_the_epoch_of_the_answer(patch: Patch) -> None:
+    """KAFKA-6361, KIP-279: the leader names an epoch that the follower does not have, and its end is believed."""
+    patch.setattr(follower, "truncation", lambda epoch, end, log: TruncateTo(min(end, log.log_end_offset)))
+
+
+# --- leaders
+
+
+def let_in_before_the_epochs_start(patch: Patch) -> None:
+    """KAFKA-7128: a new leader lets a replica in that has less than was committed before."""
+
+    def let_in(self: Any, at: Any) -> None:
+        with self._lock:
+            replica = self._replicas.get(at)
+            if replica is None or replica.in_sync is None:
+                return
+            state = replica.log.state
+            state.take_ready()
+            followers = state.followers()
+            node_id = in_sync.next_to_join(replica.in_sync, followers, state.high_watermark, 0, self._live)
+            if node_id != NOBODY:
+                self._propose_locked(at, replica, in_sync.expand(replica.in_sync, node_id), followers)
+
+    patch.setattr(ReplicatedPartitions, "_let_in", let_in)
+
+
+def lose_the_answer(patch: Patch) -> None:
+    """KAFKA-14144: the controller refuses what it has done already, and nobody tells the leader that it was done."""
+    check = controller_in_sync._check
+
+    def check_version_first(context: Any, partition: Any, leader: int, asked: Any) -> PartitionState | ErrorCode:
+        state = context.states.get(partition)
+        if state is not None and asked.partition_epoch < state.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        return check(context, partition, leader, asked)
+
+    patch.setattr(controller_in_sync, "_check", check_version_first)
+    patch.setattr(in_sync, "learned", lambda known, told: known)
+
+
+def believe_every_refusal(patch: Patch) -> None:
+    """KAFKA-14154: a controller that is none any more refuses, and the leader forgets whom it has let in."""
+
+    def answered(known: Any, asked: Any, answer: Any) -> Any:
+        if known.proposal == asked and isinstance(answer, ErrorCode):
+            return known._replace(proposed=None), Next.GO_ON
+        return right(known, asked, answer)
+
+    right = in_sync.answered
+    patch.setattr(in_sync, "answered", answered)
+
+
+def refuse_the_same_epoch(patch: Patch) -> None:
+    """KAFKA-9769: a role that the disk has refused counts as taken, so that it is not taken when it is told again."""
+    go_offline = ReplicatedPartitions._go_offline
+
+    def counted(self: Any, at: Any, hosted: Any, missed: Any = None) -> None:
+        epoch = hosted.leader_epoch if missed is None else missed.leader_epoch
+        go_offline(self, at, hosted._replace(leader_epoch=epoch))
+
+    patch.setattr(ReplicatedPartitions, "_go_offline", counted)
+
+
+# --- controllers
+
+
+def write_without_the_epoch(patch: Patch) -> None:
     """KAFKA-6082: a controller that was paused goes on writing states after another one was elected."""
     init = fenced_writes.FencedWrites.__init__
 
@@ -48,11 +131,58 @@ def test_an_unfenced_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         init(self, *args)
         self._check = fenced_writes.Check(paths.CONTROLLER_EPOCH)
 
-    monkeypatch.setattr(fenced_writes.FencedWrites, "__init__", without_check)
-    found(("pause", "tree", "lie"))
+    patch.setattr(fenced_writes.FencedWrites, "__init__", without_check)
 
 
-def test_a_missed_watch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_the_epoch_of_the_deposed(patch: Patch) -> None:
+    """A node of the controller that is removed early does not fence its owner: only a new epoch does."""
+
+    def stand(self: Any, now_ms: int) -> None:
+        data = paths.encode_controller(self._node_id, now_ms)
+        self._store.multi([Create(paths.CONTROLLER, data, ephemeral=True)])
+
+    patch.setattr(controller_election.Candidate, "_stand", stand)
+
+
+def believe_brokers_that_came_back(patch: Patch) -> None:
+    """KAFKA-14139 and its like: one whose disk was emptied is in the ISR for the next controller, and is elected."""
+    patch.setattr(takeover, "_returned", lambda context, dated: ())
+
+
+def elect_anybody(patch: Patch) -> None:
+    """Jepsen 2013: who is not in the ISR leads, although nobody has allowed that."""
+
+    def allowed(self: Any, command: Any) -> Any:
+        return command.topics
+
+    patch.setattr(controller_store.ControllerStore, "_read_unclean", allowed)
+
+
+def delete_while_replicas_move(patch: Patch) -> None:
+    """A reassignment that goes on while its topic is deleted makes the deleted logs again."""
+
+    def release(context: Any, topics: Any) -> Any:
+        known = [each for each in topics if each in context.deleting]
+        if known:
+            context.deletion_halted.difference_update(known)
+            yield from deletion.resume_deletions(context)
+
+    patch.setattr(deletion, "release", release)
+    patch.setattr("kbroker.rules.controller.brokers.release", release)
+
+
+def keep_the_leader_epoch(patch: Patch) -> None:
+    """A leader that is elected in the epoch of the one before it: two may lead in one epoch."""
+    right = elections.elect
+
+    def elect(kind: Any, context: Any, partition: Any, state: PartitionState, **given: Any) -> Any:
+        elected = right(kind, context, partition, state, **given)
+        return elected and elected._replace(state=elected.state._replace(leader_epoch=state.leader_epoch))
+
+    patch.setattr(controller_partitions, "elect", elect)
+
+
+def miss_watches(patch: Patch) -> None:
     """A controller that is not told of a broker's end elects nobody in its place."""
 
     def drops(self: Any, served: Any, event: WatchEvent) -> bool:
@@ -66,5 +196,34 @@ def test_a_missed_watch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         init(self, *args)
         self.drop_event = lambda served, event: drops(self, served, event)
 
-    monkeypatch.setattr(TreeServer, "__init__", made)
-    found(("tree", "cut"))
+    patch.setattr(TreeServer, "__init__", made)
+
+
+LATE = "not everything is served again"
+PLANTS = [
+    Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), ""),
+    Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), ""),
+    Plant(forget_the_epoch_of_the_answer, ("kill", "pause", "cut", "tree", "lie"), ""),
+    Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), ""),
+    Plant(lose_the_answer, ("kill", "reset", "tree", "cut"), LATE),
+    Plant(believe_every_refusal, ("pause", "tree", "lie", "cut"), ""),
+    Plant(refuse_the_same_epoch, ("full", "kill"), LATE),
+    Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller"),
+    Plant(keep_the_epoch_of_the_deposed, ("lie",), "controller_has_an_epoch_of_its_own"),
+    Plant(believe_brokers_that_came_back, ("power", "empty"), "", {"flushes": False}),
+    Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
+    Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
+    Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
+    Plant(miss_watches, ("tree", "cut"), ""),
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.put.__name__)
+def test_a_planted_mistake_is_found(monkeypatch: Patch, plant: Plant) -> None:
+    plant.put(monkeypatch)
+    for seed in range(SEEDS):
+        outcome = run_seed(seed, plan=replace(Plan.of(seed), faults=plant.faults, **plant.plan))
+        if outcome.broken:
+            assert outcome.broken.startswith(plant.says), outcome.broken
+            return
+    raise AssertionError(f"not found in {SEEDS} seeds")

@@ -315,7 +315,10 @@ class Session:
         task = next((task for task in self._process.tasks if task.is_current), None)
         if task is None:
             # Nobody could wait: as if the way were very short.
-            return ask(self._server.sessions[self.session_id])
+            served = self._server.sessions.get(self.session_id)
+            if served is None or self._connection is None:
+                raise StoreUnavailable("no connection; nothing was changed")
+            return ask(served)
         deadline = self._scheduler.now + self._timeout
         while True:
             while self._connection is None or not self.session_id:

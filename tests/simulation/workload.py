@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT = 3 * SECOND
 NOWHERE = TopicPartition("", 0)
+NOTHING = UUID(int=0)
 BACKOFF = 50 * MS
 FETCH_BYTES = 700
 
@@ -73,12 +75,16 @@ class Client:
 
         self.call(node_id, ("metadata",), answered)
 
-    def leader(self, at: TopicPartition) -> int:
+    def leader(self, at: TopicPartition, topic_id: UUID) -> int:
+        """The leader of a partition, as far as this client knows it; -1 if it does not, and then it asks."""
         known = self.view.get(at)
-        if known is None or known[1] < 0:
+        if known is None or known[1] < 0 or known[0] != topic_id:
             self.refresh()
             return -1
         return int(known[1])
+
+    def is_gone(self, topic_id: UUID) -> bool:
+        return topic_id in self.simulation.gone
 
 
 class _Batch:
@@ -97,6 +103,7 @@ class Producer(Client):
     """Sends to one partition: with `producer_id` idempotently. With acks=all it tells the checker what was promised."""
 
     at: TopicPartition = NOWHERE
+    topic_id: UUID = NOTHING
     acks: int = -1
     producer_id: int = -1
     in_flight: int = 1
@@ -114,7 +121,7 @@ class Producer(Client):
 
     @property
     def is_done(self) -> bool:
-        return self.made >= self.total and not self.queue
+        return ((self.stops or self.made >= self.total) and not self.queue) or self.is_gone(self.topic_id)
 
     def _make(self) -> None:
         if self.stops or self.made >= self.total:
@@ -128,9 +135,9 @@ class Producer(Client):
         self.after(self.chance.randrange(1, 2 * self.pace), self._make)
 
     def _send(self) -> None:
-        if self.simulation.scheduler.now < self._resend_at:
+        if self.simulation.scheduler.now < self._resend_at or self.is_gone(self.topic_id):
             return
-        leader = self.leader(self.at)
+        leader = self.leader(self.at, self.topic_id)
         if leader < 0:
             self._later()
             return
@@ -144,7 +151,7 @@ class Producer(Client):
                     producer_epoch=self.producer_epoch if self.producer_id >= 0 else -1,
                     base_sequence=batch.base_sequence, is_transactional=self.is_transactional,
                 )  # fmt: skip
-                request = ("produce", self.at, self.view[self.at][0], data, self.acks, REQUEST_TIMEOUT * 2 // 3)
+                request = ("produce", self.at, self.topic_id, data, self.acks, REQUEST_TIMEOUT * 2 // 3)
                 attempt = batch.attempt
                 self.call(leader, request, lambda a, b=batch, n=attempt: self._answered(b, n, leader, a))
 
@@ -171,30 +178,29 @@ class Producer(Client):
             self._acknowledged(batch, leader, offset if code == 0 else -1)
             self._send()
             return
+        lacks_one = False
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID) and batch is self.queue[0]:
-            self.simulation.out_of_order(self.at, leader, batch.values[0])
-        if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID) or self.refused(code):
+            lacks_one = self.simulation.out_of_order(self.at, self.topic_id, leader, batch.values[0])
+        if lacks_one or code == ErrorCode.INVALID_PRODUCER_EPOCH:
             self.queue.clear()
             self.stops = True
             return
         self.refresh()
         self._later()
 
-    def refused(self, code: int) -> bool:
-        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.at not in self.view
-
     def _acknowledged(self, batch: _Batch, leader: int, offset: int) -> None:
         self.queue.remove(batch)
         self.acknowledged += 1
         if self.acks == -1 and offset >= 0:
-            self.simulation.acknowledged(self.at, self.view[self.at][0], offset, batch.values)
+            self.simulation.acknowledged(self.at, self.topic_id, offset, batch.values)
 
 
 @dataclass
 class Transactions(Client):
     """Transactions over several partitions, one after the other. The client is its own coordinator."""
 
-    partitions: list[TopicPartition] = field(default_factory=list)
+    partitions: dict[TopicPartition, UUID] = field(default_factory=dict)
+    """Topic ids by partition."""
     producer_id: int = -1
     total: int = 5
     pace: int = 500 * MS
@@ -216,7 +222,7 @@ class Transactions(Client):
         self.made += 1
         self.is_open = True
         number = self.made
-        touched = self.chance.sample(self.partitions, self.chance.randint(1, min(2, len(self.partitions))))
+        touched = self.chance.sample(list(self.partitions), self.chance.randint(1, min(2, len(self.partitions))))
         wants_commit = self.chance.random() < 0.6
         waiting = set(touched)
         gives_up_at = self.simulation.scheduler.now + 8 * SECOND
@@ -240,27 +246,29 @@ class Transactions(Client):
             producer_epoch=self.producer_epoch, base_sequence=sequence, is_transactional=True,
         )  # fmt: skip
 
+        topic_id = self.partitions[at]
+
         def send() -> None:
-            if self.simulation.scheduler.now > until:
+            if self.simulation.scheduler.now > until or self.is_gone(topic_id):
                 done(False)
                 return
-            leader = self.leader(at)
+            leader = self.leader(at, topic_id)
             if leader < 0:
                 self.after(BACKOFF, send)
                 return
-            request = ("produce", at, self.view[at][0], data, -1, REQUEST_TIMEOUT * 2 // 3)
+            request = ("produce", at, topic_id, data, -1, REQUEST_TIMEOUT * 2 // 3)
             self.call(leader, request, lambda answer: answered(leader, answer))
 
         def answered(leader: int, answer: Any) -> None:
             if isinstance(answer, Failure) or answer[0] not in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 if not isinstance(answer, Failure) and answer[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                    self.simulation.out_of_order(at, leader, values[0])
+                    self.simulation.out_of_order(at, topic_id, leader, values[0])
                 self.refresh()
                 self.after(BACKOFF, send)
                 return
             self.sequences[at] = sequence + len(values)
             if answer[1] >= 0:
-                self.simulation.acknowledged(at, self.view[at][0], answer[1], values)
+                self.simulation.acknowledged(at, topic_id, answer[1], values)
             done(True)
 
         send()
@@ -275,14 +283,17 @@ class Transactions(Client):
         waiting = set(touched)
 
         def mark(at: TopicPartition) -> None:
-            leader = self.leader(at)
+            if self.is_gone(self.partitions[at]):
+                marked(at)
+                return
+            leader = self.leader(at, self.partitions[at])
             if leader < 0:
                 self.after(BACKOFF, lambda: mark(at))
                 return
             request = (
                 "marker",
                 at,
-                self.view[at][0],
+                self.partitions[at],
                 self.producer_id,
                 epoch,
                 commit,
@@ -296,8 +307,11 @@ class Transactions(Client):
                 self.refresh()
                 self.after(BACKOFF, lambda: mark(at))
                 return
+            marked(at)
+
+        def marked(at: TopicPartition) -> None:
             waiting.discard(at)
-            if not waiting:
+            if not waiting and self.is_open:
                 self.is_open = False
                 self.after(self.chance.randrange(1, 2 * self.pace), self._begin)
 
@@ -315,22 +329,20 @@ class Consumer(Client):
     """Whether it reads from followers too."""
     pace: int = 200 * MS
     position: int = 0
-    topic_id: Any = None
+    topic_id: UUID = NOTHING
 
     def start(self) -> None:
         self.after(self.chance.randrange(1, self.pace), self._poll)
 
     def _poll(self) -> None:
-        if self.stops:
+        if self.stops or self.is_gone(self.topic_id):
             return
         known = self.view.get(self.at)
-        leader = self.leader(self.at)
+        leader = self.leader(self.at, self.topic_id)
         if known is None or leader < 0:
             self.after(self.pace, self._poll)
             return
         node_id = self.chance.choice(known[2]) if self.anywhere else leader
-        if self.topic_id is None:
-            self.topic_id = known[0]
         request = ("fetch", self.at, self.topic_id, self.position, self.committed, FETCH_BYTES)
         self.call(node_id, request, lambda answer: self._answered(node_id, answer))
 
