@@ -152,7 +152,8 @@ class Faults:
             broker = self._broker()
             if self._chance.random() < 0.5 and all(len(replicas) > 2 for _, _, replicas in simulation.partitions()):
                 # Any one broker and the controller: the next controller finds brokers that have come back meanwhile.
-                simulation.scheduler.after(self._chance.randrange(1, 6 * SECOND), lambda: self._lose_controller(broker))
+                delay = self._chance.randrange(1, 6 * SECOND)
+                simulation.scheduler.after(delay, lambda: self._lose_controller(broker))
             if kind == "power":
                 self._power_of(broker)
             else:
@@ -172,10 +173,10 @@ class Faults:
         for broker in self._simulation.brokers.values():
             life = broker.life
             if broker is not but and life is not None and life.controller.is_active and not life.process.is_paused:
-                if self._chance.random() < 0.5:
+                if self._chance.random() < 0.3:
                     self._kill_for_a_while(broker)
                 else:
-                    self._pause_for(broker, self._chance.randrange(2 * SECOND, 9 * SECOND))
+                    self._pause_for(broker, self._chance.randrange(4 * SECOND, 10 * SECOND))
                 return
 
     def _power_of(self, broker: Broker) -> None:

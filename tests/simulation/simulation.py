@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -255,7 +256,7 @@ class Simulation:
         for topic in sorted(self.tree.tree.children.get(paths.TOPICS, ())):
             node = self.tree.get(paths.topic_path(topic))
             assert node is not None
-            found[topic] = paths.decode_topic(topic, node[0])
+            found[topic] = _assignment(topic, node[0])
         return found
 
     def partitions(self) -> Iterator[tuple[TopicPartition, UUID, tuple[int, ...]]]:
@@ -361,6 +362,11 @@ class Simulation:
         for broker in self.brokers.values():
             broker.kill()
         self.tree.process.end()
+
+
+@lru_cache(maxsize=256)
+def _assignment(topic: str, data: bytes) -> paths.TopicAssignment:
+    return paths.decode_topic(topic, data)
 
 
 @contextmanager

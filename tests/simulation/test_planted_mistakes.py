@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.cluster import controller_election, controller_store, fenced_writes
+from kbroker.cluster.peers import PeerError
 from kbroker.coordination import paths
 from kbroker.coordination.store import Create, EventKind, WatchEvent
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
 from kbroker.replication.partitions import ReplicatedPartitions
 from kbroker.rules import follower, in_sync
 from kbroker.rules.controller import deletion, elections, takeover
@@ -24,6 +27,8 @@ from kbroker.rules.controller.values import PartitionState
 from kbroker.rules.follower import LogView, TruncateTo
 from kbroker.rules.in_sync import NOBODY, Next
 from kbroker.storage.log import Log
+from tests.simulation.broker import Life, Peers
+from tests.simulation.scheduler import SECOND
 from tests.simulation.simulation import Plan, run_seed
 from tests.simulation.tree import TreeServer
 
@@ -68,11 +73,12 @@ def forget_the_epoch_of_the_answer(patch: Patch) -> None:
 def let_in_before_the_epochs_start(patch: Patch) -> None:
     """KAFKA-7128: a new leader lets a replica in that has less than was committed before."""
 
-    def let_in(self: Any, at: Any) -> None:
+    def let_in(self: ReplicatedPartitions, at: TopicPartition) -> None:
         with self._lock:
             replica = self._replicas.get(at)
             if replica is None or replica.in_sync is None:
                 return
+            assert replica.log is not None
             state = replica.log.state
             state.take_ready()
             followers = state.followers()
@@ -80,11 +86,33 @@ def let_in_before_the_epochs_start(patch: Patch) -> None:
             if node_id != NOBODY:
                 self._propose_locked(at, replica, in_sync.expand(replica.in_sync, node_id), followers)
 
+    def settle(self: Life) -> None:
+        if self.partitions is not None:
+            self.partitions.on_news(list(self.partitions.all()))
+        right(self)
+
+    right = Life.settle
     patch.setattr(ReplicatedPartitions, "_let_in", let_in)
+    patch.setattr(Life, "settle", settle)
 
 
-def lose_the_answer(patch: Patch) -> None:
-    """KAFKA-14144: the controller refuses what it has done already, and nobody tells the leader that it was done."""
+def lose_answers(patch: Patch) -> None:
+    """Let leaders not get the answers to a third of their changes of ISRs. This is a fault, and no mistake."""
+    right = Peers.send
+
+    def send(self: Peers, node_id: int, message: Any, version: int, answered: Any, *, timeout_ms: int) -> None:
+        def lost(answer: Any) -> None:
+            is_lost = isinstance(message, M.AlterPartitionRequest) and self._life.scheduler.chance.random() < 0.3
+            answered(PeerError(node_id, "lost", sent=True) if is_lost else answer)
+
+        right(self, node_id, message, version, lost, timeout_ms=timeout_ms)
+
+    patch.setattr(Peers, "send", send)
+
+
+def refuse_what_was_done(patch: Patch) -> None:
+    """KAFKA-14144: the controller refuses what it has done already, because its partition epoch is an older one."""
+    lose_answers(patch)
     check = controller_in_sync._check
 
     def check_version_first(context: Any, partition: Any, leader: int, asked: Any) -> PartitionState | ErrorCode:
@@ -94,11 +122,17 @@ def lose_the_answer(patch: Patch) -> None:
         return check(context, partition, leader, asked)
 
     patch.setattr(controller_in_sync, "_check", check_version_first)
+
+
+def wait_for_the_lost_answer(patch: Patch) -> None:
+    """KAFKA-14144: nobody tells the leader that its change was made, and it waits for that."""
+    refuse_what_was_done(patch)
     patch.setattr(in_sync, "learned", lambda known, told: known)
 
 
 def believe_every_refusal(patch: Patch) -> None:
-    """KAFKA-14154: a controller that is none any more refuses, and the leader forgets whom it has let in."""
+    """KAFKA-14154: a leader is refused what was done already, and forgets whom it has let in."""
+    refuse_what_was_done(patch)
 
     def answered(known: Any, asked: Any, answer: Any) -> Any:
         if known.proposal == asked and isinstance(answer, ErrorCode):
@@ -205,12 +239,12 @@ PLANTS = [
     Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), ""),
     Plant(forget_the_epoch_of_the_answer, ("kill", "pause", "cut", "tree", "lie"), ""),
     Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), ""),
-    Plant(lose_the_answer, ("kill", "reset", "tree", "cut"), LATE),
-    Plant(believe_every_refusal, ("pause", "tree", "lie", "cut"), ""),
+    Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE),
+    Plant(believe_every_refusal, ("kill", "pause", "tree", "lie", "cut"), ""),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE),
     Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller"),
     Plant(keep_the_epoch_of_the_deposed, ("lie",), "controller_has_an_epoch_of_its_own"),
-    Plant(believe_brokers_that_came_back, ("power", "empty"), "", {"flushes": False}),
+    Plant(believe_brokers_that_came_back, ("power", "empty"), "", {"flushes": False, "duration": 20 * SECOND}),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),

@@ -156,3 +156,6 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     if now - before:
         context.note(f"{len(now - before)} replicas of broker {answer.broker_id} are in a failed log directory")
         yield from replicas_went_offline(context, [(each, answer.broker_id) for each in sorted(now - before)])
+    if before - now:
+        yield from bring_all_online(context)
+        yield from release(context, {each.topic for each in before - now})

@@ -1,6 +1,6 @@
 """Deletes topics: all replicas first, then the topic's nodes.
 
-A deletion is halted while a replica is not online, or while replicas are being changed; what ends that resumes it.
+A deletion is halted while a replica is not online; what ends that resumes it. It ends reassignments of its topic.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kbroker.errors import ErrorCode
+from kbroker.rules.controller.asked_moves import drop_asked
 from kbroker.rules.controller.batch import Batch
 from kbroker.rules.controller.commands import (
     DropDeletions,
@@ -52,11 +53,13 @@ def queue_deletions(context: Context, names: Collection[str]) -> Rule[None]:
 def _queue(context: Context, names: Collection[str]) -> Rule[None]:
     if not names:
         return
-    changing = {each.topic for each in context.reassigning}
-    for name in sorted(names):
-        context.deleting.setdefault(name)
-        if name in changing:
-            halt(context, [name], "its replicas are being changed")
+    context.deleting.update(dict.fromkeys(sorted(names)))
+    moved = {each for each in context.reassigning if each.topic in context.deleting}
+    if moved:
+        # They could not end: a topic that is being deleted gets no leaders. All replicas, old and new, are deleted.
+        for partition in moved:
+            del context.reassigning[partition]
+        yield from drop_asked(lambda partition, _: partition in moved)
     yield from resume_deletions(context)
 
 
@@ -69,9 +72,8 @@ def halt(context: Context, topics: Iterable[str], why: str) -> None:
 
 
 def release(context: Context, topics: Collection[str]) -> Rule[None]:
-    """Go on with deletions that were halted, but for topics whose replicas are being changed."""
-    changing = {each.topic for each in context.reassigning}
-    known = [each for each in topics if each in context.deleting and each not in changing]
+    """Go on with deletions that were halted."""
+    known = [each for each in topics if each in context.deleting]
     if known:
         context.deletion_halted.difference_update(known)
         yield from resume_deletions(context)

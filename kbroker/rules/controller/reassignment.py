@@ -7,20 +7,14 @@ another controller can go on after every step: all that it needs is in the node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.rules.controller.asked_moves import drop_asked
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import (
-    ReadReassignments,
-    Rule,
-    WriteReassignments,
-    WriteStates,
-    WriteTopic,
-)
+from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteStates, WriteTopic
 from kbroker.rules.controller.context import Context
-from kbroker.rules.controller.deletion import halt, release
 from kbroker.rules.controller.elections import Election, led_by
 from kbroker.rules.controller.outcomes import NOT_MOVED, target_problem
 from kbroker.rules.controller.partitions import bring_online, read_again
@@ -50,7 +44,7 @@ def alter_reassignments(context: Context, targets: Mapping[TopicPartition, Targe
         else:
             wanted[partition] = changed
     # The newest request counts: what a tool has asked for through the store does not come back.
-    yield from _drop_asked(context, lambda partition, _: partition in wanted)
+    yield from drop_asked(lambda partition, _: partition in wanted)
     outcome.update((yield from _begin_all(context, wanted)))
     return outcome
 
@@ -70,7 +64,7 @@ def reassignments_asked(context: Context) -> Rule[set[TopicPartition]]:
     refused = {each for each, (code, _) in outcome.items() if code}
     if refused:
         context.note(f"reassignments are refused: {', '.join(sorted(str(each) for each in refused))}")
-        yield from _drop_asked(context, lambda partition, _: partition in refused)
+        yield from drop_asked(lambda partition, _: partition in refused)
     return set(wanted) - refused
 
 
@@ -116,7 +110,6 @@ def _begin_all(context: Context, wanted: Mapping[TopicPartition, Assignment]) ->
 
 
 def _reassign(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    halt(context, [partition.topic], "its replicas are being changed")
     yield from _write_down(context, partition, assignment)
     if _is_complete(context, partition, assignment):
         yield from _complete(context, partition, assignment)
@@ -165,12 +158,11 @@ def _complete(context: Context, partition: TopicPartition, assignment: Assignmen
     yield from _move_leader(context, partition, assignment)
     yield from _remove_replicas(context, partition, assignment.removing)
     yield from _write(context, partition, target)
-    yield from _drop_asked(context, lambda each, replicas: each == partition and replicas == target.replicas)
+    yield from drop_asked(lambda each, replicas: each == partition and replicas == target.replicas)
     context.reassigning.pop(partition, None)
     batch = Batch(context)
     batch.tell_metadata(context.brokers, [partition])
     yield from batch.send()
-    yield from release(context, [partition.topic])
 
 
 def _move_leader(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
@@ -210,10 +202,3 @@ def raise_leader_epoch(context: Context, partition: TopicPartition) -> Rule[bool
             return True
         yield from read_again(context, [partition])
 
-
-def _drop_asked(context: Context, is_dropped: Callable[[TopicPartition, tuple[int, ...]], bool]) -> Rule[None]:
-    """Take partitions out of what a tool has asked for through the store."""
-    asked: dict[TopicPartition, tuple[int, ...]] = yield ReadReassignments()
-    left = {each: replicas for each, replicas in asked.items() if not is_dropped(each, replicas)}
-    if asked and len(left) < len(asked):
-        yield WriteReassignments(left)

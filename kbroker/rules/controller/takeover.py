@@ -106,10 +106,11 @@ def _take_up_deletions(context: Context, asked: frozenset[str], *, is_enabled: b
     if unknown:
         yield DropDeletions(unknown)
     context.deleting = dict.fromkeys(sorted(asked - unknown))
-    changing = {each.topic for each in context.reassigning}
+    for partition in [each for each in context.reassigning if each.topic in context.deleting]:
+        del context.reassigning[partition]
     for topic in context.deleting:
         replicas = context.replicas_of(context.partitions_of(topic))
-        if topic in changing or not all(context.is_online(broker_id, each) for each, broker_id in replicas):
+        if not all(context.is_online(broker_id, each) for each, broker_id in replicas):
             context.deletion_halted.add(topic)
 
 

@@ -172,15 +172,36 @@ def test_a_target_that_cannot_be_is_refused(cluster: ControlCluster, target: tup
     assert cluster.assignment("t").replicas == {0: (1, 2)}
 
 
-def test_a_topic_that_is_being_deleted_is_not_moved_and_one_that_is_moved_is_deleted_later(
-    cluster: ControlCluster,
-) -> None:
+def test_a_deletion_ends_the_moves_of_its_topic(cluster: ControlCluster) -> None:
+    """They could never end: a topic that is being deleted gets no leaders. Kafka waits for them."""
     cluster.create("t", (2, 3))
-    cluster.ask(AlterReassignments({T0: (3, 4)}))
-    cluster.ask(DeleteTopics(["t"]))
-    assert cluster.node(paths.topic_path("t")) is not None
+    cluster.tree.put(paths.REASSIGN_PARTITIONS, paths.encode_reassignment({T0: (4, 1)}))
+    cluster.settle()
+    cluster.lose(2)
+    assert cluster.ask(DeleteTopics(["t"])) == {"t": ErrorCode.NONE}
+    assert cluster.ask(ListReassignments(None)) == {}
+    assert cluster.node(paths.REASSIGN_PARTITIONS) is None, "a tool may ask for others"
     assert cluster.ask(AlterReassignments({T0: (3,)}))[T0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    cluster.join_isr("t", 0, 4)
+    assert cluster.node(paths.topic_path("t")) is not None
+    cluster.start(2)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is None
+    assert all(T0 not in member.told.logs for member in cluster.live()), "nobody was told to make the log again"
+
+
+def test_a_new_controller_ends_the_moves_of_topics_that_are_deleted(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.ask(AlterReassignments({T0: (4, 3)}))
+    cluster.lose(4)
+    cluster.lose(2)
+    cluster.kill(1)
+    cluster.tree.put(paths.delete_topic_path("t"))
+    cluster.expire(1)
+    cluster.settle()
+    assert cluster.ask(ListReassignments(None)) == {}
+    for node_id in (2, 4):
+        cluster.start(node_id)
+        cluster.settle()
     assert cluster.node(paths.topic_path("t")) is None
 
 
@@ -304,20 +325,23 @@ def test_a_reassignment_is_not_cancelled_that_has_moved_the_isr(cluster: Control
     assert cluster.leader("t") == 4
 
 
-def test_a_topic_is_not_deleted_while_its_replicas_are_moved(cluster: ControlCluster) -> None:
-    """A broker that comes back goes on with both: the deletion has to wait, or the log would be made again after it."""
+def test_a_deletion_goes_on_when_a_failed_log_directory_is_good_again(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
-    cluster.ask(AlterReassignments({T0: (4, 1)}))
-    cluster.lose(4)
-    assert cluster.ask(DeleteTopics(["t"])) == {"t": ErrorCode.NONE}
-    cluster.start(4)
-    cluster.settle()
+    told = cluster.members[2].told
+
+    def tell() -> None:
+        path = paths.LOG_DIR_EVENT_PREFIX
+        cluster.members[2].session.multi([Create(path, paths.encode_log_dir_event(2), sequential=True)])
+        cluster.settle()
+
+    told.failed = {T0}
+    del told.roles[T0]
+    tell()
+    cluster.ask(DeleteTopics(["t"]))
     assert cluster.node(paths.topic_path("t")) is not None
-    for node_id in (4, 1):
-        cluster.join_isr("t", 0, node_id)
-    cluster.settle()
+    told.failed = set()
+    tell()
     assert cluster.node(paths.topic_path("t")) is None
-    assert all(T0 not in member.told.logs for member in cluster.live())
 
 
 def test_isrs_that_an_old_leader_writes_itself_are_told_to_all(cluster: ControlCluster) -> None:
