@@ -67,11 +67,11 @@ class Faults:
         """Have the controller tell a broker its replicas again.
 
         It takes one that a full disk has refused for one in a failed directory, until the broker is started again, or
-        says that a directory has failed.
+        says that a directory has failed. Nobody is killed beside a fault that comes alone.
         """
-        if broker.life is not None and broker.life.is_serving and self._chance.random() < 0.5:
+        if broker.life is not None and broker.life.is_serving and (self._is_alone or self._chance.random() < 0.5):
             broker.life.membership.tell_failed_directory()
-        else:
+        elif not self._is_alone:
             broker.kill()
 
     def _later(self, delay: float) -> None:
