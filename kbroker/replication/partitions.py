@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
+from uuid import UUID
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -41,7 +42,7 @@ from kbroker.replication.surroundings import (
 from kbroker.rules import in_sync as rules
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
 from kbroker.rules.partition_notes import PartitionNotes
-from kbroker.rules.topic_names import topic_name_problem
+from kbroker.rules.topic_names import listed, topic_name_problem
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ class InSyncCounts(NamedTuple):
     expands: int = 0
     shrinks: int = 0
     failed: int = 0
+
+
+MOST_NAMED = 5
+"""How many partitions one line of the log names."""
 
 
 class _Replica:
@@ -429,9 +434,9 @@ class ReplicatedPartitions:
                     gone.append(topic_partition)
         if not gone:
             return
+        LOG.info("no replica here any more: %s", listed(list(map(str, gone)), MOST_NAMED))
         self._fetchers.stop(gone)
         for topic_partition in gone:
-            LOG.info("%s: broker %d is no replica any more", topic_partition, self._node_id)
             self._forget_in_sync(topic_partition)
             with self._lock:
                 log = self._replicas.pop(topic_partition).log

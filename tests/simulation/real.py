@@ -83,7 +83,7 @@ class RealLogs:
             randomness=random.Random(f"{plan.seed} {life.node_id} {life.broker.life_count}"),
             is_member=True,
         )
-        local = LocalPartitions(self._manager, self._config, self._take_config)
+        local = LocalPartitions(self._manager, self._config, life.node_id, self._take_config)
         dynamic = topics.dynamic_broker_configs()
         if dynamic:
             local.update_broker_configs(dynamic)

@@ -62,11 +62,6 @@ def ask_about_no_epoch(patch: Patch) -> None:
     patch.setattr(Log, "newest_epoch", property(lambda _: -1))
 
 
-def forget_the_epoch_of_the_answer(patch: Patch) -> None:
-    """KAFKA-6361, KIP-279: the leader names an epoch that the follower does not have, and its end is believed."""
-    patch.setattr(follower, "truncation", lambda epoch, end, log: TruncateTo(min(end, log.log_end_offset)))
-
-
 # --- leaders
 
 
@@ -132,7 +127,7 @@ def wait_for_the_lost_answer(patch: Patch) -> None:
 
 def believe_every_refusal(patch: Patch) -> None:
     """KAFKA-14154: a leader is refused what was done already, and forgets whom it has let in."""
-    refuse_what_was_done(patch)
+    wait_for_the_lost_answer(patch)
 
     def answered(known: Any, asked: Any, answer: Any) -> Any:
         if known.proposal == asked and isinstance(answer, ErrorCode):
@@ -195,14 +190,12 @@ def elect_anybody(patch: Patch) -> None:
 def delete_while_replicas_move(patch: Patch) -> None:
     """A reassignment that goes on while its topic is deleted makes the deleted logs again."""
 
-    def release(context: Any, topics: Any) -> Any:
-        known = [each for each in topics if each in context.deleting]
-        if known:
-            context.deletion_halted.difference_update(known)
+    def queue(context: Any, names: Any) -> Any:
+        if names:
+            context.deleting.update(dict.fromkeys(sorted(names)))
             yield from deletion.resume_deletions(context)
 
-    patch.setattr(deletion, "release", release)
-    patch.setattr("kbroker.rules.controller.brokers.release", release)
+    patch.setattr(deletion, "_queue", queue)
 
 
 def keep_the_leader_epoch(patch: Patch) -> None:
@@ -233,18 +226,18 @@ def miss_watches(patch: Patch) -> None:
     patch.setattr(TreeServer, "__init__", made)
 
 
+THREE = (("orders", 3, 3),)
 LATE = "not everything is served again"
 PLANTS = [
     Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), ""),
     Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), ""),
-    Plant(forget_the_epoch_of_the_answer, ("kill", "pause", "cut", "tree", "lie"), ""),
     Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), ""),
     Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE),
-    Plant(believe_every_refusal, ("kill", "pause", "tree", "lie", "cut"), ""),
+    Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), ""),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE),
     Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller"),
     Plant(keep_the_epoch_of_the_deposed, ("lie",), "controller_has_an_epoch_of_its_own"),
-    Plant(believe_brokers_that_came_back, ("power", "empty"), "", {"flushes": False, "duration": 20 * SECOND}),
+    Plant(believe_brokers_that_came_back, ("power",), "", {"flushes": False, "duration": 20 * SECOND, "topics": THREE}),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),

@@ -93,7 +93,7 @@ def _returned(context: Context, dated: Collection[tuple[TopicPartition, DatedSta
         online = context.online_of(members, partition)
         returned = [each for each in online if epochs[each] > written]
         if returned and len(returned) < len(online) and partition.topic not in context.deleting:
-            context.note(f"{partition}: brokers {returned} have come back since its ISR {state.isr} was written")
+            context.note(f"brokers {returned} have come back since the ISR was written, and are put out", partition)
             yield from ((partition, each) for each in returned)
 
 
