@@ -131,7 +131,7 @@ def come_back(cluster: ControlCluster, *node_ids: int) -> None:
 
 
 def test_a_leader_that_came_back_while_there_was_no_controller_does_not_lead_on(cluster: ControlCluster) -> None:
-    """Its disk may be a new one, or may have lost what was not flushed."""
+    """The disk of such a leader may be a new one, or may have lost what was not flushed."""
     cluster.create("t", (2, 3), (3, 2), (2, 1))
     come_back(cluster, 2)
     assert cluster.state("t", 0)[:3] == (3, 2, (3,)), "the lead goes to one that has been there all the time"

@@ -173,7 +173,7 @@ def test_a_target_that_cannot_be_is_refused(cluster: ControlCluster, target: tup
 
 
 def test_a_deletion_ends_the_moves_of_its_topic(cluster: ControlCluster) -> None:
-    """They could never end: a topic that is being deleted gets no leaders. Kafka waits for them."""
+    """The moves could never end: a topic that is being deleted gets no leaders. Kafka waits for them."""
     cluster.create("t", (2, 3))
     cluster.tree.put(paths.REASSIGN_PARTITIONS, paths.encode_reassignment({T0: (4, 1)}))
     cluster.settle()

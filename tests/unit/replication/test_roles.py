@@ -370,7 +370,7 @@ def tell_state(member: Member, leader: int, leader_epoch: int, replicas: list[in
 def test_a_replica_that_the_metadata_does_not_name_any_more_is_left(
     member: Member, logs: ModelLogs, leader: int
 ) -> None:
-    """Its replica was moved away meanwhile: nobody tells it to stop any more."""
+    """The replica was moved away meanwhile: nobody tells it to stop any more."""
     member.tell_roles(role(0, leader=leader, leader_epoch=5), role(1, leader=2))
     for stale in ((2, 5, [2, 3]), (2, 6, [1, 2, 3]), (2, 6, []), (-2, -2, [1, 2, 3])):
         tell_state(member, *stale)
