@@ -319,9 +319,7 @@ class ReplicatedPartitions:
         """Delete a log that was left here by an older topic of the same name. Raises StorageFailed."""
         log = self._logs.get(told.topic_partition)
         if log is not None and told.topic_partition in self._left and _differ(log.topic_id, told.topic_id):
-            LOG.info(
-                "%s: the log of topic id %s is deleted, as that topic was", told.topic_partition, log.topic_id
-            )
+            LOG.info("%s: the log of topic id %s is deleted, as that topic was", told.topic_partition, log.topic_id)
             self._logs.delete(told.topic_partition)
 
     def _is_late(self, told: ToldRole) -> bool:

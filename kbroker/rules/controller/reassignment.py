@@ -201,4 +201,3 @@ def raise_leader_epoch(context: Context, partition: TopicPartition) -> Rule[bool
             context.states[partition] = written[partition]
             return True
         yield from read_again(context, [partition])
-
