@@ -233,7 +233,7 @@ class RealKit:
             ask=life.controller.ask, is_controller=lambda: life.controller.is_active, clock=life.clock,
             randomness=chance, draw_uuid=lambda: UUID(int=chance.getrandbits(128), version=4),
         )  # fmt: skip
-        life.metadata.on_asked = life.membership.woken.set
+        life.metadata.on_due = life.membership.woken.set
         life.logs = RealLogs(life, life.metadata)
         life.partitions = ReplicatedPartitions(
             life.node_id, life.logs.host, life.fetchers, life.ask_controller, life.metadata, life.clock, NoListeners(),
