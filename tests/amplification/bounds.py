@@ -56,11 +56,23 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
         256 << 10, 32, "4 bytes name a partition, 78 are the marker in it, which retention removes"
     ),
 }
+OF_MEMBERS: dict[tuple[ApiKey, str], Bound] = {
+    (ApiKey.LEADER_AND_ISR, "time"): Bound(400 * MS, 40_000, "45 bytes name a partition: its folder, its files"),
+    (ApiKey.LEADER_AND_ISR, "memory"): Bound(32 * MIB, 400, "45 bytes name a partition: its log takes 8 KiB"),
+    (ApiKey.LEADER_AND_ISR, "stays"): Bound(32 * MIB, 400, "45 bytes name a partition: its log takes 8 KiB"),
+}
+"""What replaces bounds where the broker is a member of a cluster. The requests of a controller make logs."""
 
 
 def limit_of(api_key: ApiKey, request: int) -> Figures:
     """Return the upper bounds for a request of `request` bytes."""
     return Figures(**{name: EXCEPTIONS.get((api_key, name), bound).of(request) for name, bound in BOUNDS.items()})
+
+
+def limit_of_member(api_key: ApiKey, request: int) -> Figures:
+    """Return the upper bounds for a request of `request` bytes to a member of a cluster."""
+    bounds = {name: EXCEPTIONS.get((api_key, name), bound) for name, bound in BOUNDS.items()}
+    return Figures(**{name: OF_MEMBERS.get((api_key, name), bound).of(request) for name, bound in bounds.items()})
 
 
 def limit_above(figures: Figures) -> Figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from tests.amplification.bounds import excess
@@ -16,14 +16,18 @@ TRIES = 3
 
 
 class FurnishedBroker:
-    """A furnished broker, which is started when it is first used."""
+    """A furnished broker, which is started when it is first used.
 
-    def __init__(self) -> None:
+    `settings` returns further settings for each start.
+    """
+
+    def __init__(self, settings: Callable[[], Mapping[str, object]] = dict):
+        self._settings = settings
         self.process: BrokerProcess | None = None
 
     def ready(self) -> Self:
         if self.process is None:
-            self.process = BrokerProcess({**SETTINGS}, folder_in_memory())
+            self.process = BrokerProcess({**SETTINGS, **self._settings()}, folder_in_memory())
             self.process.owns_folder = True
             self.process.__enter__()
             self.client = WireClient("127.0.0.1", self.process.port, timeout_s=PATIENCE_S)
