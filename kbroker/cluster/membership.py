@@ -214,7 +214,9 @@ class Membership:
             if is_free():
                 return
             if self._leaves or not self.woken.wait(max(0.0, deadline - self._clock.monotonic())):
-                raise members.BrokerIdTaken(f"{self._occupant(session)}, and alive")
+                raise members.BrokerIdTaken(
+                    f"{self._occupant(session)}, and alive: each broker has a broker.id and addresses of its own"
+                )
 
     def _is_free(self, session: Store) -> bool:
         return session.exists(paths.broker_path(self.node_id)) is None

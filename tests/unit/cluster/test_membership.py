@@ -137,7 +137,7 @@ def test_log_directories_of_another_cluster_change_nothing(ensemble: Ensemble) -
 
 def test_an_id_that_is_taken_is_waited_for_and_then_refused(ensemble: Ensemble) -> None:
     ensemble.joined(3, Seen())
-    with pytest.raises(CannotJoin, match=r"broker\.id=3 is registered already \(PLAINTEXT://h:9003\), and alive"):
+    with pytest.raises(CannotJoin, match=r"broker\.id=3 is registered already \(PLAINTEXT://h:9003\), and alive: each"):
         ensemble.member().connect(3, None)
 
 
