@@ -24,7 +24,8 @@ from kbroker._core.log.verifications cimport (
     NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
 )
 from kbroker._core.wire.error_codes cimport (
-    INVALID_PRODUCER_EPOCH, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL, INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.record_batch cimport (
@@ -40,6 +41,7 @@ cdef enum:
     STALL_NS = 100000000         # a write that takes longer than this ...
     STALLED_FOR_NS = 1000000000  # ... sends appends to its directory to the handler threads for this long
     LOCK_WAIT_NS = 2000000       # how long a processor waits for append_lock before it needs a handler
+    REFUSED_FOR_S = 60           # how long after a refusal of the disk a missing batch may be the one that was refused
 
 # --- appending --------------------------------------------------------------------------------------
 
@@ -60,6 +62,7 @@ cdef int partition_append(partition_t *p, uint8_t *batch, batch_info_t *info, co
             break
         code = meet_need(p, &need)
         if code != 0:
+            note_refusal(p, code)
             break
     if code == 0 and result.must_flush:
         request_flush(p)
@@ -116,6 +119,7 @@ cdef int append_locked(partition_t *p, uint8_t *batch, batch_info_t *info, const
     batch_stamp_timestamp(batch, info.size, p.options.log_append_time, placed.max_timestamp)
     code = write(p, batch, info, appender, &placed)
     if code:
+        note_refusal(p, code)
         return code
     result.base_offset = placed.base_offset
     result.last_offset = placed.last_offset
@@ -177,6 +181,8 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
                              and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset)
         result.must_replicate = p.role == ROLE_LEADER and appender.acks == -1
         return APPENDED_BEFORE
+    if verification == OUT_OF_ORDER_SEQUENCE_NUMBER and was_refused(p):
+        return KAFKA_STORAGE_ERROR
     if verification and (verification != NEEDS_VERIFICATION or may_block):
         return verification
 
@@ -200,6 +206,21 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
             need.kind = NEED_ABORTED
             return NEEDS_HANDLER
     return 0
+
+
+cdef inline void note_refusal(partition_t *p, int code) noexcept nogil:
+    if code == KAFKA_STORAGE_ERROR:
+        atomic_store_i64(&p.refused_ns, monotonic_ns())
+
+
+cdef bint was_refused(partition_t *p) noexcept nogil:
+    """Return whether the disk has just refused a batch: those that the producer sent behind it are out of order.
+
+    In Kafka such a log is offline, and refuses all of them for the same reason. By OUT_OF_ORDER_SEQUENCE_NUMBER
+    librdkafka takes a new epoch, in which it sends again what other partitions may have stored already.
+    """
+    cdef int64_t refused_ns = atomic_load_i64(&p.refused_ns)
+    return refused_ns != 0 and monotonic_ns() - refused_ns < REFUSED_FOR_S * 1000000000LL
 
 
 cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const appender_t *appender,

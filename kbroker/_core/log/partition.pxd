@@ -235,6 +235,7 @@ ctypedef struct partition_t:
     int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
     mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)
     int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made
+    int64_t refused_ns         # atomic; monotonic; when the disk last refused a batch of a client; 0: never
     uint32_t truncations       # `lock`; how often the log was closed or deleted; a flush that overlaps is not counted
     uint32_t removals          # `lock`; how often segments left the list or were replaced: what was found may be gone
     partition_t *flush_next    # log_dir_t.lock; the next one in the queue of log_dir_t

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import struct
 import subprocess
@@ -17,7 +18,7 @@ from kbroker._core.base.build_info import BUILD
 from kbroker._core.log.producer_table import ProducerTable
 from kbroker._core.log.producers import limit_memory, memory
 from kbroker._core.wire.crc import crc32c_of
-from kbroker.errors import ErrorCode, ProtocolError
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.fs import RealFileSystem
 from kbroker.storage.options import LogOptions
 from kbroker.storage.producer_state import (
@@ -29,6 +30,7 @@ from kbroker.storage.producer_state import (
     older_batches,
     store_snapshot,
 )
+from tests.kit.crash.fs import CrashFileSystem
 from tests.kit.logs.home import LogHome, batch_of
 from tests.kit.models.producer import WRAP, ProducerModel
 from tests.kit.wire.collisions import takes_as_long
@@ -170,6 +172,25 @@ def test_a_batch_sent_again_is_answered_with_its_first_offsets(tmp_path: Path, r
     with pytest.raises(ProtocolError) as refused:
         log.append(idempotent(20))
     assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_what_was_sent_behind_a_batch_that_a_full_disk_refused_is_refused_by_the_disk_too(tmp_path: Path) -> None:
+    """By OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch, and sends again what may have been stored."""
+    fs = CrashFileSystem(tmp_path)
+    home = LogHome(tmp_path, fs=fs)
+    log = home.create()
+    log.append(idempotent(0))
+    fs.fault = lambda call, what: errno.ENOSPC if call == "pwrite" else 0
+    with pytest.raises(KbrokerError):
+        log.append(idempotent(1))
+    fs.fault = lambda call, what: 0
+    for sequence in (2, 3):
+        with pytest.raises(KbrokerError) as refused:
+            log.append(idempotent(sequence))
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    for sequence in (1, 2, 3):
+        assert log.append(idempotent(sequence)).base_offset == sequence
+    home.abandon()
 
 
 def test_an_expired_producer_may_go_on_with_any_sequence(tmp_path: Path) -> None:
