@@ -19,7 +19,7 @@ from kbroker._core.log.append cimport (
 )
 from kbroker._core.log.io cimport io_truncate, io_write
 from kbroker._core.log.partition cimport *
-from kbroker._core.log.pending_index cimport is_pending_full, spill_indexes
+from kbroker._core.log.pending_index cimport is_pending_full, pending_room, spill_indexes
 from kbroker._core.log.producers cimport (
     ended_t, producers_end, producers_first_undecided, producers_foresee_end, producers_remember,
 )
@@ -34,9 +34,6 @@ from kbroker._core.wire.record_batch cimport (
     batch_verify,
 )
 from kbroker._core.wire.transaction_marker cimport MARKER_ABORT, NO_MARKER, marker_t, read_marker
-
-cdef enum:
-    BATCHES_A_TIME = 256         # batches that are taken in while `lock` is held once
 
 ctypedef struct answer_t:
     # What a leader has sent, on its way into the log.
@@ -145,6 +142,7 @@ cdef int partition_follow(partition_t *p, const uint8_t *records, int64_t size, 
             followed.log_end_offset = atomic_load_i64(&p.log_end_offset)
             followed.high_watermark = atomic_load_i64(&p.high_watermark)
             followed.leader_epoch = atomic_load_i32(&p.newest_epoch)
+            followed.must_flush = is_flush_due(p)
         break
     followed.size = answer.at
     if code == 0 or code == INVALID_RECORD:
@@ -308,48 +306,47 @@ cdef int take_in(partition_t *p, answer_t *answer, run_t *run) noexcept nogil:
     cdef batch_info_t info
     cdef placed_t placed
     cdef int64_t now_ms = monotonic_ns() // 1000000
-    cdef int64_t most = remember(p, records, run.size)
+    cdef int64_t known = 0           # bytes of the batches that the producer table knows
     cdef int64_t at = 0
-    cdef int32_t batches
     cdef int failed
     placed.segment = s
-    while at < most:
+    while at < run.size:
         failed = spill_indexes(p, s) if is_pending_full(s) else 0
         if failed:
             return write_failed(p, s, failed)
-        batches = 0
+        # No more than there is surely room for in the indexes: what the disk does not take is not to be known either.
+        known = remember(p, records, at, run.size, pending_room(s))
+        if known == at:
+            failed = io_truncate(s.file_system, s.fd, s.size)
+            return write_failed(p, s, failed) if failed else UNKNOWN_SERVER_ERROR
         mutex_lock(&p.lock)
-        while at < most and batches < BATCHES_A_TIME and not is_pending_full(s):
+        while at < known:
             look_at(records + at, run.size - at, False, &info)
             place(&placed, &info, s.size)
             if at == 0:
                 placed.aborted = run.aborted
             add_to_segment(p, &info, &placed)
             at += info.size
-            batches += 1
         atomic_store_i64(&p.log_end_offset, placed.last_offset + 1)
         if p.unflushed_since_ms < 0:
             atomic_store_i64(&p.unflushed_since_ms, now_ms)
         p.last_append_ms = now_ms
         mutex_unlock(&p.lock)
         answer.at = records + at - answer.records
-    if most < run.size:
-        failed = io_truncate(s.file_system, s.fd, s.size)
-        return write_failed(p, s, failed) if failed else UNKNOWN_SERVER_ERROR
     return 0
 
 
-cdef int64_t remember(partition_t *p, const uint8_t *records, int64_t size) noexcept nogil:
-    """Enter the batches of a run into the producer table (append_lock held).
+cdef int64_t remember(partition_t *p, const uint8_t *records, int64_t at, int64_t size, int32_t most) noexcept nogil:
+    """Enter batches of a run, from the byte `at` on and at most so many, into the producer table (append_lock held).
 
-    Returns the bytes of the batches that are entered: fewer than `size` if memory is out.
+    Returns the byte where the first batch begins that is not entered. That is `at` if memory is out.
     """
     cdef batch_info_t info
     cdef marker_t marker
     cdef ended_t ended
-    cdef int64_t at = 0
+    cdef int32_t entered = 0
     cdef int failed
-    while at < size:
+    while at < size and entered < most:
         look_at(records + at, size - at, False, &info)
         if info.producer_id >= 0:
             failed = 0
@@ -364,6 +361,7 @@ cdef int64_t remember(partition_t *p, const uint8_t *records, int64_t size) noex
             if failed:
                 break
         at += info.size
+        entered += 1
     return at
 
 

@@ -67,6 +67,11 @@ cdef inline void add_index_entry(segment_t *s, int64_t last_offset, int64_t posi
     s.pending.count += 1
 
 
+cdef inline int32_t pending_room(segment_t *s) noexcept nogil:
+    """Return how many batches may surely be appended before `is_pending_full`."""
+    return INDEX_PENDING - (s.pending.count if s.pending.count > s.pending.time_count else s.pending.time_count)
+
+
 cdef inline bint is_pending_full(segment_t *s) noexcept nogil:
     """Return whether an append may find no room for its entries: spill_indexes has to make it before."""
     return s.pending.count == INDEX_PENDING or s.pending.time_count == INDEX_PENDING

@@ -321,6 +321,29 @@ def test_a_disk_that_is_full_appends_nothing_and_later_everything(tmp_path: Path
     home.abandon()
 
 
+def test_a_disk_that_takes_records_and_no_index_leaves_no_producer_ahead_of_the_log(tmp_path: Path) -> None:
+    """Such a replica would, as the leader, take a batch that it does not have for one that was appended."""
+    fs = CrashFileSystem(tmp_path)
+    home = LogHome(tmp_path, fs=fs, options=LogOptions(index_interval_bytes=0))
+    follower = follower_of(home)
+    sent = [batch_of([b"x"], producer_id=7, producer_epoch=0, base_sequence=at) for at in range(200)]
+    kept = [at.to_bytes(8, "big") + batch[8:] for at, batch in enumerate(sent)]
+
+    def refuse_indexes(call: str, what: object) -> int:
+        is_index = call == "pwrite" and str(Path(f"/proc/self/fd/{what}").readlink()).endswith(file_names.INDEX)
+        return errno.ENOSPC if is_index else 0
+
+    fs.fault = refuse_indexes
+    assert follow(follower, b"".join(kept)) == ErrorCode.KAFKA_STORAGE_ERROR
+    end = follower.log_end_offset
+    assert 0 < end < 200
+    assert [producer.last_sequence for producer in follower.active_producers()] == [end - 1]
+    fs.fault = lambda call, what: 0
+    assert follow(follower, b"".join(kept[end:])) == 0
+    assert everything(follower) == b"".join(kept)
+    home.abandon()
+
+
 def test_whatever_bytes_come_only_what_the_leader_sent_is_appended(home: LogHome) -> None:
     """Every answer that differs from the leader's in one byte, or is cut: what is appended are batches of the leader.
 
