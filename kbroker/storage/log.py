@@ -371,6 +371,7 @@ class Log(LogReplica):
             now_ms = round(self.context.clock.monotonic() * 1000)
             end_offset = self.state.become_leader(epoch, followers, in_sync, now_ms)
             self._epochs.begin(epoch, end_offset)
+            self._flush_if_due()
             return end_offset
 
     def follow(self, epoch: int) -> None:
@@ -379,6 +380,12 @@ class Log(LogReplica):
             self.open()
             self._leader_epoch = epoch
             self.state.become_follower(epoch)
+            self._flush_if_due()
+
+    def _flush_if_due(self) -> None:
+        """Flush what an earlier role has left, before another broker counts it as stored here."""
+        if self.state.flush_due:
+            self.state.flush()
 
     def stop_replica(self) -> None:
         """Serve nothing of the partition until the controller gives it another role."""

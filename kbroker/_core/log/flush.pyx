@@ -8,6 +8,7 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_complete, acks_fail
 from kbroker._core.log.io cimport io_sync
 from kbroker._core.log.partition cimport *
+from kbroker._core.log.replicas cimport replica_clock, replicas_advance
 
 cdef enum:
     # partition_t.flush_state
@@ -220,6 +221,8 @@ cdef int sync_segment(partition_t *p, unflushed_t *next) noexcept nogil:
         atomic_store_i64(&p.unflushed_since_ms, -1 if next.end >= p.log_end_offset else next.appended_ms)
         if p.options.flushed_visibility:
             wake_fetches(p, INT32_MAX, INT32_MAX, 0)
+        if p.options.flush_messages == 1 and p.role == ROLE_LEADER:
+            replicas_advance(p, replica_clock(p, monotonic_ns() // 1000000))
     completed = acks_complete(p)
     mutex_unlock(&p.lock)
     segment_unref(s)

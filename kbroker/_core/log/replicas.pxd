@@ -1,8 +1,9 @@
 """The leader's view of its followers, and the high watermark that follows from it.
 
 The high watermark of a leader is the smallest log end of the leader, of the maximal ISR, and of the live replicas
-outside it that are caught up and so about to be let in. It does not move while the committed ISR is smaller than
-`replicas_needed`, and never back.
+outside it that are caught up and so about to be let in. With fsync before ack (flush.messages=1) the leader's part is
+what it has flushed, as each follower's is: what is committed survives even if all of them lose power. The high
+watermark does not move while the committed ISR is smaller than `replicas_needed`, and never back.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t

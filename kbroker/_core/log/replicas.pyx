@@ -206,6 +206,8 @@ cdef bint replicas_advance(partition_t *p, int64_t now_ms) noexcept nogil:
     cdef int32_t i
     if p.in_sync_count < replicas_needed(p):
         return False
+    if p.options.flush_messages == 1 and p.flushed_offset < end:
+        end = p.flushed_offset               # the followers have flushed what they have fetched, too
     for i in range(p.follower_count):
         f = &p.followers[i]
         if f.log_end_offset < end and (f.counts or (f.live and is_caught_up(p, f, now_ms))):

@@ -88,3 +88,48 @@ def test_the_epoch_of_an_empty_log_is_known_after_a_start_and_dropped_if_the_clu
     log.lead(3, {2: -1}, [1, 2])
     assert log.epochs == [(3, 0)], "an epoch that nobody has given fences nobody"
     assert caplog.messages == []
+
+
+# --- fsync before ack
+
+
+@pytest.fixture
+def flushing(tmp_path: Path) -> LogHome:
+    return LogHome(tmp_path, options=LogOptions(min_in_sync=2, flush_messages=1))
+
+
+def test_with_fsync_before_ack_nothing_is_committed_before_its_leader_has_flushed_it(flushing: LogHome) -> None:
+    """All may lose power at once: a consumer has seen nothing that only some of them have."""
+    log = flushing.create()
+    log.lead(3, {2: -1, 3: -1}, [1, 2, 3])
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    fetched(log, 2, 2)
+    fetched(log, 3, 2)
+    assert (log.state.flushed_offset, log.high_watermark) == (0, 0)
+    log.flush()
+    assert log.high_watermark == 2
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_with_fsync_before_ack_a_new_role_begins_with_what_an_earlier_one_has_left_unflushed(
+    flushing: LogHome, role: str
+) -> None:
+    """The log's end is told in the new role at once, and counts as stored."""
+    log = flushing.create()
+    log.follow(1)
+    records = batch_of([b"a", b"b"])
+    assert log.state.append_as_follower(records, 1, 0, 0) == 0
+    assert log.state.flushed_offset == 0
+    if role == "leader":
+        log.lead(2, {2: -1, 3: -1}, [1, 2])
+    else:
+        log.follow(2)
+    assert log.state.flushed_offset == 2
+
+
+def test_without_fsync_before_ack_a_new_role_flushes_nothing(home: LogHome) -> None:
+    log = home.create()
+    log.follow(1)
+    assert log.state.append_as_follower(batch_of([b"a"]), 1, 0, 0) == 0
+    log.follow(2)
+    assert log.state.flushed_offset == 0
