@@ -59,6 +59,25 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
     ),
     OtherDeviation(
+        "The controller: brokers that came back while there was none",
+        "A new controller puts out of an ISR who has registered since it was written, unless all of its members have; "
+        "also who is no replica. Kafka leaves them there, and may leave the lead with one of them.",
+        "A power cut or a new disk may have taken records from it.",
+        "tests/unit/cluster/test_controller.py::test_a_leader_that_came_back_while_there_was_no_controller_does_not_lead_on",
+    ),
+    OtherDeviation(
+        "The controller: a topic that is deleted while its replicas move",
+        "The deletion ends the reassignment. In Kafka it waits for the reassignment.",
+        "Nobody wants replicas of a topic that goes.",
+        "tests/unit/cluster/test_controller_requests.py::test_a_deletion_ends_the_moves_of_its_topic",
+    ),
+    OtherDeviation(
+        "AlterPartitionReassignments: a cancel that no replica in sync would survive",
+        "Is refused with INVALID_REPLICA_ASSIGNMENT, as in KRaft. Kafka in ZooKeeper mode carries it out.",
+        "All that was acknowledged would be gone.",
+        "tests/unit/cluster/test_controller_requests.py::test_a_reassignment_is_not_cancelled_that_has_moved_the_isr",
+    ),
+    OtherDeviation(
         "Joining",
         "A broker does not register if it lacks a listener that all others have, if others lack its inter-broker or "
         "control-plane listener, or if one of its addresses is another broker's. Kafka looks at addresses only.",
