@@ -250,7 +250,7 @@ def test_closing_answers_everything(network: PeerNetwork) -> None:
 def test_a_request_is_answered_that_was_begun_in_the_same_breath_as_the_end(
     network: PeerNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its task is cancelled before the first step."""
+    """The task of such a request is cancelled before its first step."""
     answers = Answers()
     peers = network.peers()
 
