@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly_once_v2: applications and broker are killed, and every word is counted exactly once."""
+"""Kafka Streams with exactly_once_v2: applications and brokers are killed, and every word is counted exactly once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from kbroker.testing import Cluster
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic
-from tests.kit.brokers.process import BrokerProcess
 from tests.kit.kafka.java_program import compile_java
+from tests.kit.kafka.zookeeper import zookeeper_jars
 
 HERE = Path(__file__).parent
 PARTITIONS = 2
@@ -61,10 +62,10 @@ def applications(version: str, *places: str) -> Iterator[list[Application]]:
         yield made
 
 
-def read_counts(broker: BrokerProcess, topic: str, expected: Counter[str]) -> dict[str, list[int]]:
+def read_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str, list[int]]:
     """Return the committed outputs by word, in order: wait for as many as expected, then a little longer for more."""
     reader = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": "check", "enable.auto.commit": False}
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
         | {"isolation.level": "read_committed", "fetch.queue.backoff.ms": 5, "log_level": 0}
     )
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
@@ -82,36 +83,79 @@ def read_counts(broker: BrokerProcess, topic: str, expected: Counter[str]) -> di
     return found
 
 
+class Lines:
+    """Lines that are sent to a topic while something happens, and how often each word is in them."""
+
+    def __init__(self, bootstrap: str, topic: str, chance: random.Random):
+        self.topic, self.chance = topic, chance
+        self.producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        self.words: Counter[str] = Counter()
+
+    def send(self, count: int) -> None:
+        for number in range(count):
+            words = self.chance.choices(WORDS, k=self.chance.randint(1, 8))
+            self.words.update(words)
+            self.producer.produce(self.topic, " ".join(words).encode(), partition=number % PARTITIONS)
+            self.producer.poll(0.01)
+
+    def check(self, bootstrap: str, target: str, instances: list[Application]) -> None:
+        """Each word's counts are 1, 2, 3 and so on, up to how often it was sent."""
+        assert self.producer.flush(60) == 0
+        found = read_counts(bootstrap, target, self.words)
+        said = "\n".join(one.said()[-3000:] for one in instances)
+        assert {word: len(counts) for word, counts in found.items()} == dict(self.words), said
+        assert all(counts == list(range(1, len(counts) + 1)) for counts in found.values())
+
+
+def kill_one(chance: random.Random, instances: list[Application]) -> None:
+    one = chance.choice(instances)
+    one.end(signal.SIGKILL)
+    one.start()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.1"])
 def test_words_are_counted_exactly_once_whatever_is_killed(version: str) -> None:
     chance = random.Random(version)
-    expected: Counter[str] = Counter()
+    faults = ("application", "broker", "application", "stop", "application", "broker")
     with new_broker({"group.initial.rebalance.delay.ms": 0}) as broker:
         source, target = create_topic(broker, PARTITIONS), create_topic(broker, PARTITIONS)
-        producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, "log_level": 0})
-        faults = ["application", "broker", "application", "stop", "application", "broker"]
+        lines = Lines(broker.address, source, chance)
         with applications(version, broker.address, source, target) as instances:
-            for number in range(LINES):
-                words = chance.choices(WORDS, k=chance.randint(1, 8))
-                expected.update(words)
-                producer.produce(source, " ".join(words).encode(), partition=number % PARTITIONS)
-                producer.poll(0.01)
-                if number % (LINES // len(faults)) == LINES // len(faults) - 1:
-                    time.sleep(chance.uniform(0.5, 3))
-                    match faults.pop(0):
-                        case "application":
-                            one = chance.choice(instances)
-                            one.end(signal.SIGKILL)
-                            one.start()
-                        case "stop":
-                            broker.restart()
-                        case _:
-                            broker.kill()
-                            broker.start()
-            assert producer.flush(60) == 0
-            found = read_counts(broker, target, expected)
-            said = "\n".join(one.said()[-3000:] for one in instances)
-        assert {word: len(counts) for word, counts in found.items()} == dict(expected), said
-        assert all(counts == list(range(1, len(counts) + 1)) for counts in found.values())
+            for fault in faults:
+                lines.send(LINES // len(faults))
+                time.sleep(chance.uniform(0.5, 3))
+                match fault:
+                    case "application":
+                        kill_one(chance, instances)
+                    case "stop":
+                        broker.restart()
+                    case _:
+                        broker.kill()
+                        broker.start()
+            lines.check(broker.address, target, instances)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.1"])
+def test_words_are_counted_exactly_once_while_brokers_of_a_cluster_die(version: str) -> None:
+    """Whoever dies coordinates some of the group's and the transactions' partitions, and leads some of the topics'."""
+    chance = random.Random(version)
+    settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 6}
+    settings |= {"transaction.state.log.num.partitions": 6}
+    with Cluster(3, settings=settings, zookeeper_jars=zookeeper_jars()) as cluster:
+        source, target = "lines", "counts"
+        for topic in (source, target):
+            cluster.create_topic(topic, PARTITIONS)
+        lines = Lines(cluster.bootstrap_servers, source, chance)
+        with applications(version, cluster.bootstrap_servers, source, target) as instances:
+            for broker_id in cluster.brokers:
+                lines.send(LINES // 6)
+                cluster.kill(broker_id)
+                lines.send(LINES // 6)
+                cluster.start(broker_id)
+                if broker_id == 2:
+                    kill_one(chance, instances)
+            lines.check(cluster.bootstrap_servers, target, instances)

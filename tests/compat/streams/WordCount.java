@@ -20,7 +20,7 @@ public class WordCount {
         properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         properties.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         properties.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
+        properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, -1);
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 100);
         // Without a cache every count is an output of its own: 1, 2, 3, ... for each word.
         properties.put("statestore.cache.max.bytes", 0);

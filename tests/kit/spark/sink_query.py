@@ -89,7 +89,7 @@ def start(spark: SparkSession, query: Mapping[str, Any]) -> StreamingQuery:
     `slow` is a folder: the first attempt that comes to SLOW_NUMBER waits until another one has come there.
     """
     rows = (
-        spark.readStream.format("kafka")
+        spark.readStream.format(query.get("source_form", "kafka"))
         .option("kafka.bootstrap.servers", query.get("source_servers", query["servers"]))
         .option("subscribe", query["source"])
         .option("startingOffsets", "earliest")
