@@ -476,6 +476,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "*.configs[group.consumer.*assignment.interval.ms]",
             "*.configs[group.consumer.regex.refresh.interval.ms]",
             "*.configs[group.consumer.migration.policy]",
+            "*.configs[leader.replication.throttled.rate]",
+            "*.configs[follower.replication.throttled.rate]",
+            "*.configs[replica.alter.log.dirs.io.max.bytes.per.second]",
         ),
         "A broker has the settings that kbroker reads: not all that Kafka has, also some of older releases, and its "
         "own.",
