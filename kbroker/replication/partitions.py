@@ -42,7 +42,7 @@ from kbroker.replication.surroundings import (
 from kbroker.rules import in_sync as rules
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
 from kbroker.rules.partition_notes import PartitionNotes
-from kbroker.rules.topic_names import listed, topic_name_problem
+from kbroker.rules.topic_names import topic_name_problem
 
 LOG = logging.getLogger(__name__)
 
@@ -59,10 +59,6 @@ class InSyncCounts(NamedTuple):
     expands: int = 0
     shrinks: int = 0
     failed: int = 0
-
-
-MOST_NAMED = 5
-"""How many partitions one line of the log names."""
 
 
 class _Replica:
@@ -128,7 +124,7 @@ class ReplicatedPartitions:
         self._live: frozenset[int] = frozenset()
         self._counts = InSyncCounts()
         self._notes = PartitionNotes()
-        """What the log is to say of ISRs; guarded by `_lock`."""
+        """What the log is to say of partitions; guarded by `_lock`."""
         self._next_look = clock.monotonic() + self._look_interval_s
 
     # --- questions
@@ -432,17 +428,18 @@ class ReplicatedPartitions:
                     gone.append(topic_partition)
         if not gone:
             return
-        LOG.info("no replica here any more: %s", listed(list(map(str, gone)), MOST_NAMED))
         self._fetchers.stop(gone)
         for topic_partition in gone:
             self._forget_in_sync(topic_partition)
             with self._lock:
+                self._notes.add("no replica here any more", topic_partition)
                 log = self._replicas.pop(topic_partition).log
             self._left.add(topic_partition)
             if log is not None:
                 with suppress(KbrokerError):
                     log.stop_replica()
             self._listeners.gone(topic_partition)
+        self._tell_notes()
 
     def _is_gone(
         self, hosted: Hosted, topic_id: UUID, state: M.UpdateMetadataRequest.UpdateMetadataPartitionState
@@ -579,7 +576,7 @@ class ReplicatedPartitions:
                 self._propose_locked(topic_partition, replica, rules.shrink(replica.in_sync, late), followers)
 
     def _tell_notes(self) -> None:
-        """Log what was noted of ISRs: many partitions often have the same change."""
+        """Log what was noted: many partitions often have the same change."""
         with self._lock:
             lines = self._notes.take()
         for line in lines:
