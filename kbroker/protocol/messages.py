@@ -28,7 +28,8 @@ def __getattr__(name: str) -> type[Message]:
     schema = _SCHEMAS.get(name)
     if schema is None:
         raise AttributeError(f"the protocol has no message {name!r}")
-    made = globals()[name] = make_message(name, schema, __name__)
+    # Two threads may make the class at once. Both get the first one that is there: the codec takes no other.
+    made: type[Message] = globals().setdefault(name, make_message(name, schema, __name__))
     return made
 
 

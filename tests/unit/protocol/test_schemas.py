@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,33 @@ def test_the_data_hold_facts_and_no_prose() -> None:
     for name in M.NAMES:
         for text in strings(schema_of(getattr(M, name))):
             assert " " not in text, (name, text)
+
+
+def test_threads_that_use_a_message_first_at_the_same_time_have_one_class_of_it() -> None:
+    """A broker's threads do, with the first requests of an API."""
+    spec = importlib.util.spec_from_file_location("messages_anew", M.__file__)
+    assert spec is not None and spec.loader is not None
+    anew = importlib.util.module_from_spec(spec)  # M has made its classes
+    spec.loader.exec_module(anew)
+    found: list[list[type[M.Message]]] = [[], []]
+    together = threading.Barrier(len(found))
+
+    def use(into: list[type[M.Message]]) -> None:
+        for name in M.NAMES:
+            together.wait()
+            into.append(getattr(anew, name))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=use, args=(into,)) for into in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert found[0] == found[1] == [getattr(anew, name) for name in M.NAMES]
 
 
 @pytest.mark.parametrize(
