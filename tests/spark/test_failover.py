@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 PARTITIONS = sink_query.PARTITIONS
 SETTINGS = {"log.retention.ms": -1, "offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3}
 PATIENCE_S = 120
+LOG_SHOWN = 20_000
+"""The last characters of each broker's log that a failure shows: a traceback in it may be the cause."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,10 @@ def dying(brokers: Cluster, topic: str, is_time: Callable[[], bool]) -> Iterator
     thread.start()
     try:
         yield
+    except BaseException:
+        for broker_id, broker in brokers.brokers.items():
+            print(f"--- broker {broker_id}", broker.log[-LOG_SHOWN:], sep="\n")
+        raise
     finally:
         ends.set()
         thread.join(PATIENCE_S)
