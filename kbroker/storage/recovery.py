@@ -35,6 +35,8 @@ from kbroker.storage.witness import Witness
 logger = logging.getLogger("kbroker.storage")
 
 _INDEXES = {file_names.INDEX, file_names.TIME_INDEX}
+_MOST_OFFSETS = 1 << 31
+"""How many offsets a segment can have: its indexes keep them in 31 bits."""
 
 
 class LogRefused(DiskDamaged):
@@ -337,7 +339,7 @@ class LogLoader:
             if behind:
                 advice += ", and remove the files of the segments behind it"
             raise LogRefused(path, scan.valid_size, what, f"{advice}; then start again")
-        is_active = not behind or is_cut or self._has_gap(scan.next_offset, behind[0])
+        is_active = not behind or is_cut or self._has_gap(base_offset, scan.next_offset, behind[0])
         if is_active and behind:
             # The segments behind go first, durably: with the tail cut first, a power cut could leave a gap before them.
             logger.warning(
@@ -379,14 +381,16 @@ class LogLoader:
         self._replay.replayed_to = scan.next_offset
         return again.aborted
 
-    def _has_gap(self, next_offset: int, next_base: int) -> bool:
+    def _has_gap(self, base_offset: int, next_offset: int, next_base: int) -> bool:
         """Whether records between two segments were lost, at a batch's boundary.
 
-        The segment behind such a gap is beyond the recovery point: its records were never promised to be durable.
+        The segment behind such a gap is beyond the recovery point: its records were never promised to be durable. A
+        follower's segment begins where the one before it ends, also if compaction has removed records there, unless
+        they are too many for one segment.
         """
         if self.is_clean or self.may_have_gaps or self.options.compacted or self.options.may_have_gaps:
             return False
-        return self.recovery_point < next_base > next_offset
+        return self.recovery_point < next_base > next_offset and next_base - base_offset < _MOST_OFFSETS
 
     def _write_index(self, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
         """Write an index as a new file; the old file may still be mapped. No-op if it is the same and not `durable`."""

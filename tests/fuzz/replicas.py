@@ -31,7 +31,7 @@ from tests.kit.parts.members import ME, Ask, Member
 # --- the answers of a leader ------------------------------------------------------------------------------------------
 
 EPOCH = 100
-SMALL_SEGMENTS = LogOptions(segment_bytes=600, index_interval_bytes=0, index_max_bytes=240, may_have_gaps=True)
+SMALL_SEGMENTS = LogOptions(segment_bytes=600, index_interval_bytes=0, index_max_bytes=240)
 MOST_STEPS = 16
 
 

@@ -7,6 +7,9 @@
 
 The plan counts on a copy of the active segment, because whether a batch makes the log roll depends on the index entries
 of those before it: the segments of follower and leader are to be the same.
+
+A new segment begins where the one before it ends, also when the batch that it begins with is behind a gap of offsets:
+recovery takes a gap between two segments for lost records (storage/recovery.py).
 """
 
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
@@ -221,7 +224,7 @@ cdef int plan(partition_t *p, answer_t *answer, const leader_state_t *leader, ru
             if ahead.size == 0:                      # offsets are left out: too many for the 31 bits of the indexes
                 need.kind = NEED_BEGIN
                 need.base_offset = placed.base_offset
-            elif run.size == 0:
+            elif run.size == 0 and placed.last_offset - p.log_end_offset > INT32_MAX:
                 leave_out(p, placed.base_offset)     # the new segment begins with the batch
         elif is_pending_full(&ahead):
             if s.index_fd < 0 or s.time_index_fd < 0:

@@ -247,6 +247,22 @@ def test_a_gap_that_no_index_can_hold_begins_a_segment(home: LogHome) -> None:
     ]
 
 
+@pytest.mark.parametrize("step", [10, 1 << 33])
+def test_a_killed_follower_keeps_what_is_behind_gaps_of_a_topic_that_was_compacted_once(
+    home: LogHome, step: int
+) -> None:
+    """The recovery point of a follower is that of the last checkpoint, which is older than what was copied since."""
+    home.options = LogOptions(segment_bytes=600)
+    follower = follower_of(home)
+    for number in range(20):
+        assert follow(follower, stamped([b"v" * 60], number * step)) == 0
+    assert len(follower.state.segments()) > 3
+    records = everything(follower)
+    again = home.reopen(clean=False)
+    assert again.log_end_offset == 19 * step + 1
+    assert everything(again) == records
+
+
 def test_an_empty_log_may_begin_inside_a_batch_but_no_other(home: LogHome) -> None:
     follower = follower_of(home)
     follower.begin_at(4)
