@@ -120,7 +120,12 @@ class Broker:
         dynamic = self._cluster.dynamic_broker_configs()
         if dynamic:
             self._partitions.update_broker_configs(dynamic)
-        logs.start(self._partitions.resolver(self._cluster), self.node_id, self._cluster.cluster_id)
+        logs.start(
+            self._partitions.resolver(self._cluster),
+            self.node_id,
+            self._cluster.cluster_id,
+            epoch_of=self._partitions.epoch_of(self._cluster),
+        )
         self._waits.start()
         self._on_stop("replication waits", self._waits.stop)
         self._consumer_offsets = ConsumerOffsets(

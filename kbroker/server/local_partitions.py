@@ -16,10 +16,10 @@ from kbroker.cluster.new_topics import NewTopic
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.config.definitions import SETTINGS
 from kbroker.errors import ConfigError
-from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.model import GROUP_OFFSETS_TOPIC, NO_LEADER_EPOCH, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.rules.topic_names import listed
 from kbroker.server.log_options import cleaner_options, log_options
-from kbroker.storage.log_manager import LogManager, Resolve
+from kbroker.storage.log_manager import EpochOf, LogManager, Resolve
 from kbroker.storage.options import LogOptions
 
 if TYPE_CHECKING:
@@ -100,6 +100,16 @@ class LocalPartitions:
             return topic.topic_id, options
 
         return resolve
+
+    @staticmethod
+    def epoch_of(topics: Cluster) -> EpochOf:
+        """Return a function that gives a partition's leader epoch by the metadata, for the logs found at the start."""
+
+        def epoch(topic_partition: TopicPartition) -> int:
+            partition = topics.image.partition(topic_partition)
+            return NO_LEADER_EPOCH if partition is None else partition.leader_epoch
+
+        return epoch
 
     def serve(
         self, topics: Cluster, groups: OnDemand[GroupCoordinator], transactions: OnDemand[TransactionCoordinator]

@@ -21,7 +21,7 @@ class ClosedLog:
     The log's lock guards changes.
     """
 
-    __slots__ = ("_may_have_gaps", "_progress", "is_clean", "recovery_point", "refusal", "start_offset")
+    __slots__ = ("_known_epoch", "_may_have_gaps", "_progress", "is_clean", "recovery_point", "refusal", "start_offset")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class ClosedLog:
         start_offset: int,
         progress: Progress | None,
         may_have_gaps: bool,
+        known_epoch: int,
     ):
         self.is_clean = is_clean
         """Whether the files may be taken as they are, without recovery."""
@@ -40,6 +41,7 @@ class ClosedLog:
         """Why the log is never loaded: recovery would lose records of a clean stop. Empty: it may be loaded."""
         self._progress = progress
         self._may_have_gaps = may_have_gaps
+        self._known_epoch = known_epoch
 
     def load(
         self,
@@ -61,7 +63,7 @@ class ClosedLog:
             log_start_offset=self.start_offset,
             progress=self._progress,
             may_have_gaps=self._may_have_gaps,
-            leader_epoch=leader_epoch,
+            leader_epoch=max(leader_epoch, self._known_epoch),
         )
         try:
             loaded = loader.load()

@@ -55,7 +55,9 @@ class Log(LogReplica):
         high_watermark: int = 0,
         progress: Progress | None = None,
         may_have_gaps: bool = False,
+        known_epoch: int = NO_LEADER_EPOCH,
     ):
+        """`known_epoch`: the leader epoch that the cluster has named last, if that is known before a role is given."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -70,6 +72,7 @@ class Log(LogReplica):
             start_offset=log_start_offset,
             progress=progress,
             may_have_gaps=may_have_gaps,
+            known_epoch=known_epoch,
         )
         self.written_recovery_point = recovery_point
         """This log's entry in recovery-point-offset-checkpoint on the disk."""

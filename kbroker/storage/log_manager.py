@@ -21,7 +21,7 @@ from kbroker._core.log.producers import limit_memory
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
-from kbroker.model import TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
 from kbroker.storage import checkpoints, file_names
 from kbroker.storage import directory as directories
 from kbroker.storage.cleaner import LogCleaner
@@ -43,6 +43,8 @@ from kbroker.storage.scheduler import Scheduler
 logger = logging.getLogger("kbroker.storage")
 
 Resolve = Callable[[TopicPartition], "tuple[UUID, LogOptions] | None"]
+EpochOf = Callable[[TopicPartition], int]
+"""Returns the leader epoch that the cluster has named last; NO_LEADER_EPOCH if that is not known yet."""
 """Returns the topic id and options of a partition found on disk; None if the cluster does not know the partition."""
 
 DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
@@ -105,6 +107,7 @@ class LogManager:
         self._is_stopping = threading.Event()
         self._recoverers: list[threading.Thread] = []
         self._progress: RecoveryProgress
+        self._epoch_of: EpochOf
         self.cleaner = LogCleaner(
             options.cleaner,
             lambda: [log for log in self.logs() if log.copy is None],
@@ -135,13 +138,22 @@ class LogManager:
         """The reason for each directory that the disk refused at the start."""
         return list(self._directories.left_out.values())
 
-    def start(self, resolve: Resolve, node_id: int = 0, cluster_id: str = "", *, background: bool = True) -> None:
+    def start(
+        self,
+        resolve: Resolve,
+        node_id: int = 0,
+        cluster_id: str = "",
+        *,
+        epoch_of: EpochOf = lambda topic_partition: NO_LEADER_EPOCH,
+        background: bool = True,
+    ) -> None:
         """Find the logs in the directories; take the directories first if that was not done.
 
         `background` starts the scheduled jobs, the log cleaner and, after an unclean stop, the recovery of the logs.
         Raises DirectoryInUse, WrongDirectory, StorageFailed.
         """
         self._progress = RecoveryProgress()
+        self._epoch_of = epoch_of
         if not self._directories.usable:
             self.lock_directories()
         try:
@@ -213,7 +225,9 @@ class LogManager:
             home.remove(topic_partition)
             return
         topic_id, options = known
-        self._add(home, home.found_log(path, topic_partition, topic_id, options, self._context, self._progress.read))
+        epoch = self._epoch_of(topic_partition)
+        found = home.found_log(path, topic_partition, topic_id, options, self._context, self._progress.read, epoch)
+        self._add(home, found)
 
     def _start_background(self) -> None:
         options = self.options

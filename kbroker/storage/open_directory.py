@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker._core.log.directory import LogDirectory
 from kbroker.errors import DiskDamaged, KbrokerError
 from kbroker.fs import FileSystem, read_file
-from kbroker.model import TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage import directory as directories
 from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
@@ -119,8 +119,9 @@ class OpenDirectory:
         options: LogOptions,
         context: LogContext,
         progress: Progress,
+        known_epoch: int = NO_LEADER_EPOCH,
     ) -> Log:
-        """Return a log that is on disk, not opened yet."""
+        """Return a log that is on disk, not opened yet. `known_epoch` as in `Log`."""
         return Log(
             path,
             topic_partition,
@@ -134,6 +135,7 @@ class OpenDirectory:
             high_watermark=self._high_watermarks.get(topic_partition, 0),
             progress=None if self.is_clean else progress,
             may_have_gaps=self._recovery_points is None,
+            known_epoch=known_epoch,
         )
 
     def add(self, log: Log) -> None:

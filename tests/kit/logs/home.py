@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker._core.log.directory import LogDirectory
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.fs import FileSystem, RealFileSystem
-from kbroker.model import TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition
 from kbroker.protocol.records import Record, encode_batch, read_batches
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import LogContext
@@ -51,6 +51,7 @@ class LogHome:
     def __post_init__(self) -> None:
         self.start_offset = 0
         self.recovery_point = 0
+        self.known_epoch = NO_LEADER_EPOCH
         self.removed: list[tuple[list[SegmentHandle], list[str]]] = []
         self.directory = LogDirectory(str(self.path))
         self.open_segments = OpenSegments(2)
@@ -75,6 +76,7 @@ class LogHome:
         log = Log(
             str(self.log_path), self.topic_partition, TOPIC_ID, self.options, self.directory, self.context,
             is_clean=clean, recovery_point=self.recovery_point, log_start_offset=self.start_offset,
+            known_epoch=self.known_epoch,
         )  # fmt: skip
         self._logs.append(log)
         log.open()

@@ -8,9 +8,14 @@ import pytest
 from kbroker.cluster.topics import FoundPartition
 from kbroker.config.broker_config import load_config
 from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from kbroker.server.broker import Broker
 from kbroker.server.found_logs import found_partitions, refuse_foreign
 from kbroker.storage.directory import WrongDirectory
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.wire import WireClient
+from tests.kit.parts.processors import wait_until
 
 TOPIC_ID = UUID("a62fec1a-2062-4220-a19e-256b2a9c611e")
 
@@ -81,3 +86,16 @@ def test_damaged_notes_beside_a_log_do_not_hide_it(tmp_path: Path) -> None:
 def test_a_file_with_the_name_of_a_partition_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "a-0").write_text("")
     assert list(found_partitions([tmp_path])) == []
+
+
+def test_a_broker_that_was_killed_does_not_warn_of_the_leader_epochs_of_empty_partitions() -> None:
+    wanted = M.CreateTopicsRequest.CreatableTopic(name="empty", num_partitions=5, replication_factor=1)
+    with BrokerProcess() as broker:
+        with WireClient("127.0.0.1", broker.port) as client:
+            (made,) = client.call(ApiKey.CREATE_TOPICS, 5, M.CreateTopicsRequest(topics=[wanted])).topics
+            assert made.error_code == 0
+        for count in (1, 2):
+            broker.kill()
+            broker.start()
+            wait_until(lambda count=count: broker.output.count(", recovered") == count, "recovered")  # type: ignore[misc]
+        assert "which no batch has" not in broker.output

@@ -127,6 +127,23 @@ def test_an_empty_log_is_of_the_epoch_that_the_controller_says(home: LogHome) ->
     assert log.end_offset_for_epoch(3) == (3, 0)
 
 
+@pytest.mark.parametrize("known", [8, 9])
+def test_an_epoch_of_an_empty_log_that_the_cluster_has_named_is_nothing_to_warn_of(
+    home: LogHome, known: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that is alone recovers its logs after a kill before it leads their partitions again."""
+    log = home.create()
+    log.open()
+    log.be_alone(8)
+    home.known_epoch = known
+    log = home.reopen(clean=False)
+    assert log.epochs == [(8, 0)]
+    assert "which no batch has" not in caplog.text
+    home.known_epoch = 7
+    assert home.reopen(clean=False).epochs == [(7, 0)]
+    assert "epoch 8, which no batch has; it is 7" in caplog.text
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize("claimed", [90, 26, 17])
 def test_a_start_offset_that_the_first_epoch_contradicts_hides_and_removes_nothing(
