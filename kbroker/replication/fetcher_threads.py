@@ -51,36 +51,40 @@ class FetchOptions(NamedTuple):
 
 
 class FetcherThread:
-    """One thread that fetches. `engine` is what it runs; `set_brokers` says where the leaders are."""
+    """One thread that fetches from one leader. `engine` is what it runs; `set_address` says where the leader is."""
 
     def __init__(
         self,
         node_id: int,
-        name: str,
+        leader_id: int,
+        number: int,
         options: FetchOptions,
         network_options: Mapping[str, Any],
         throttle: Throttle | None = None,
     ):
-        """`name` is the thread's, and the client id that leaders see. `network_options` are those of a client, for the
-        inter-broker listener. Raises ValueError if one is bad.
+        """`number` tells the threads of one leader apart. `network_options` are those of a client, for the inter-broker
+        listener. Raises ValueError if one is bad.
         """
+        self.leader_id = leader_id
+        self.name = f"fetcher-{leader_id}-{number}"
+        client_id = f"broker-{node_id}-{self.name}"
         # A batch may be larger than an answer is asked to be.
         largest = max(options.max_bytes, options.max_partition_bytes) + (128 << 20)
-        given = {"client.id": name, "receive.message.max.bytes": min(largest, 1 << 30)}
+        given = {"client.id": client_id, "receive.message.max.bytes": min(largest, 1 << 30)}
         parsed = parse_options(NETWORK, given | dict(network_options), {}, "the replica fetcher")
         self.engine = ReplicaFetcher(
-            node_id, client_id=name, min_bytes=options.min_bytes, max_wait_ms=options.max_wait_ms,
+            node_id, leader_id, client_id=client_id, min_bytes=options.min_bytes, max_wait_ms=options.max_wait_ms,
             max_bytes=options.max_bytes, max_partition_bytes=options.max_partition_bytes,
             backoff_ms=options.backoff_ms, request_timeout_ms=options.request_timeout_ms, throttle=throttle,
         )  # fmt: skip
-        self._thread = ClientThread(name, parsed["receive.message.max.bytes"])
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._connections: dict[int, Connection] = {}
-        self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._backoffs: dict[int, Backoff] = {}
-        self._not_before: dict[int, float] = {}
-        self._unreached: set[int] = set()
-        """Leaders of which the log has said that they are not reached."""
+        self._thread = ClientThread(client_id, parsed["receive.message.max.bytes"], self.name)
+        self._address: tuple[str, int] | None = None
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S)
+        self._not_before = 0.0
+        self._is_unreached = False
+        """Whether the log has said that the leader is not reached."""
         try:
             self._network = Network(self._thread, parsed)
             self._thread.call(self._begin(), SETUP_S)
@@ -88,12 +92,17 @@ class FetcherThread:
             self._thread.stop()
             raise
 
-    def set_brokers(self, brokers: Mapping[int, Endpoint]) -> None:
-        """Replace the addresses of the leaders. Connections to one that is gone, or has moved, are closed."""
-        self._thread.call_soon(self._set_brokers, {at: (it.host, it.port) for at, it in brokers.items()})
+    @property
+    def native_id(self) -> int | None:
+        """The system's id of the thread."""
+        return self._thread.native_id
+
+    def set_address(self, endpoint: Endpoint | None) -> None:
+        """Say where the leader is now; None: nobody knows. A connection to another address is closed."""
+        self._thread.call_soon(self._set_address, None if endpoint is None else (endpoint.host, endpoint.port))
 
     def close(self) -> None:
-        """Close the connections and end the thread. Idempotent."""
+        """Close the connection and end the thread. Idempotent."""
         if self._thread.is_running:
             with contextlib.suppress(ClientError):
                 self._thread.call(self._end(), SETUP_S)
@@ -107,76 +116,71 @@ class FetcherThread:
 
     async def _end(self) -> None:
         self._thread.pump.on_wanted = None
-        tasks = list(self._connecting.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
 
-    def _set_brokers(self, addresses: dict[int, tuple[str, int]]) -> None:
-        before, self._addresses = self._addresses, addresses
-        for node_id, address in before.items():
-            if addresses.get(node_id) != address:
-                self._backoffs.pop(node_id, None)
-                self._not_before.pop(node_id, None)
-                task = self._connecting.pop(node_id, None)
-                if task is not None:
-                    task.cancel()
-                    self._thread.pump.give_up(node_id)
-                if node_id in self._connections:
-                    self._connections[node_id].close("the leader is gone or has another address")
-        for node_id in addresses.keys() - before.keys():
-            self._thread.pump.give_up(node_id)  # an engine that waits for it asks again
+    def _set_address(self, address: tuple[str, int] | None) -> None:
+        if address == self._address:
+            return
+        self._address = address
+        self._backoff, self._not_before = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S), 0.0
+        task, self._connecting = self._connecting, None
+        if task is not None:
+            task.cancel()
+        self._thread.pump.give_up(self.leader_id)  # an engine that waits for a connection asks again
+        if self._connection is not None:
+            self._connection.close("the leader is gone or has another address")
 
     def _want(self, node_id: int) -> None:
-        if node_id not in self._connecting:
-            self._connecting[node_id] = self._thread.loop.create_task(self._connect(node_id))
+        if self._connecting is None:
+            self._connecting = self._thread.loop.create_task(self._connect())
 
-    async def _connect(self, node_id: int) -> None:
-        """Make the connection to a leader that the engine has asked for. After a failure the engine asks again."""
+    async def _connect(self) -> None:
+        """Make the connection that the engine has asked for. After a failure the engine asks again."""
         loop = self._thread.loop
         try:
-            await asyncio.sleep(max(self._not_before.get(node_id, 0) - loop.time(), 0))
-            address = self._addresses.get(node_id)
+            await asyncio.sleep(max(self._not_before - loop.time(), 0))
+            address = self._address
             if address is None:
-                self._wait_longer(node_id)
+                self._wait_longer()
                 return
             try:
                 connection = await connect(self._network, *address)
             except ClientError as error:
-                self._wait_longer(node_id)
-                if node_id not in self._unreached:
-                    self._unreached.add(node_id)
-                    log.warning("leader %d is not reached: %s", node_id, error)
+                self._wait_longer()
+                if not self._is_unreached:
+                    self._is_unreached = True
+                    log.warning("leader %d is not reached: %s", self.leader_id, error)
                 return
-            if self._addresses.get(node_id) != address:
+            if self._address != address:
                 connection.close("the leader has another address")
                 return
-            self._unreached.discard(node_id)
-            self._connections[node_id] = connection
+            self._is_unreached = False
+            self._connection = connection
             since = loop.time()
-            connection.on_closed = lambda closed, reason: self._closed(node_id, closed, since, reason)
+            connection.on_closed = lambda closed, reason: self._closed(closed, since, reason)
             lowest, highest = connection.served.get(ApiKey.FETCH, (0, -1))
             version = min(highest, LARGEST_FETCH)
             with contextlib.suppress(ClientError):  # closed meanwhile: the engine asks again
-                connection.open(node_id, {ApiKey.FETCH: version if version >= lowest else -1})
+                connection.open(self.leader_id, {ApiKey.FETCH: version if version >= lowest else -1})
         finally:
             # Before the engine is told: it may ask for a connection at once.
-            if self._connecting.get(node_id) is asyncio.current_task():
-                del self._connecting[node_id]
-            if node_id not in self._connections:
-                self._thread.pump.give_up(node_id)
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
+            if self._connection is None:
+                self._thread.pump.give_up(self.leader_id)
 
-    def _closed(self, node_id: int, connection: Connection, since: float, reason: str) -> None:
-        log.debug("the connection to leader %d is closed: %s", node_id, reason)
-        if self._connections.get(node_id) is not connection:
+    def _closed(self, connection: Connection, since: float, reason: str) -> None:
+        log.debug("the connection to leader %d is closed: %s", self.leader_id, reason)
+        if self._connection is not connection:
             return
-        del self._connections[node_id]
+        self._connection = None
         # A connection that has lived is made again at once, one that breaks soon, again and again, with pauses.
         if self._thread.loop.time() - since >= LONGEST_WAIT_S:
-            self._backoffs.pop(node_id, None)
+            self._backoff, self._not_before = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S), 0.0
         else:
-            self._wait_longer(node_id)
+            self._wait_longer()
 
-    def _wait_longer(self, node_id: int) -> None:
-        backoff = self._backoffs.setdefault(node_id, Backoff(FIRST_WAIT_S, LONGEST_WAIT_S))
-        self._not_before[node_id] = self._thread.loop.time() + backoff.next_s()
+    def _wait_longer(self) -> None:
+        self._not_before = self._thread.loop.time() + self._backoff.next_s()

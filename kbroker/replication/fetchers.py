@@ -33,11 +33,11 @@ LIST_OFFSETS_VERSION = 9
 
 
 class FetchEngine(Protocol):
-    """The part of `ReplicaFetcher` that is driven."""
+    """The part of `ReplicaFetcher` that is driven. It fetches from one leader."""
 
     on_told: Callable[[], object] | None
 
-    def follow(self, state: PartitionState, topic_id: bytes, leader_id: int, leader_epoch: int) -> None: ...
+    def follow(self, state: PartitionState, topic_id: bytes, leader_epoch: int) -> None: ...
     def forget(self, state: PartitionState) -> None: ...
     def resume(self, state: PartitionState, leader_epoch: int, after_ms: int = 0) -> None: ...
     def take_news(self) -> list[ReplicaTrouble]: ...
@@ -71,12 +71,13 @@ class FetcherOptions(NamedTuple):
 class _Followed:
     """A partition that is followed. The lock is held while its log is changed, and guards the rest."""
 
-    def __init__(self, topic_partition: TopicPartition, engine: FetchEngine):
+    def __init__(self, topic_partition: TopicPartition):
         self.topic_partition = topic_partition
-        self.engine = engine
         self.lock = threading.Lock()
         self.log: FollowerLog | None = None
-        """None: it is not followed any more."""
+        """None: it is not followed yet, or not any more."""
+        self.engine: FetchEngine
+        """What fetches it; known once there is a log."""
         self.leader_id = -1
         self.leader_epoch = -1
         self.reported = ""
@@ -121,7 +122,7 @@ class Fetchers:
     def start(self, topic_partition: TopicPartition, log: ReplicaLog, leader_id: int, leader_epoch: int) -> None:
         """Fetch from this leader, from the log's end on, until `stop`. The log has the follower's role already."""
         engine = self._engine_of(topic_partition, leader_id)
-        followed = self._of(topic_partition, engine)
+        followed = self._of(topic_partition)
         own = cast(FollowerLog, log)  # a `storage.Log` is both
         with followed.lock:
             if followed.log is not None and (followed.log is not own or followed.engine is not engine):
@@ -131,9 +132,9 @@ class Fetchers:
             followed.reported, followed.was_passing = "", False
             first = follower.first_step(view_of(own))
             if first is None:
-                followed.engine.follow(own.state, own.topic_id.bytes, leader_id, leader_epoch)
+                engine.follow(own.state, own.topic_id.bytes, leader_epoch)
             else:
-                followed.engine.forget(own.state)
+                engine.forget(own.state)
                 self._leave(lambda: self._begin_with(followed, leader_epoch, first))
 
     def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -191,11 +192,11 @@ class Fetchers:
         for line in lines:
             log.warning("%s", line)
 
-    def _of(self, topic_partition: TopicPartition, engine: FetchEngine) -> _Followed:
+    def _of(self, topic_partition: TopicPartition) -> _Followed:
         with self._lock:
             followed = self._followed.get(topic_partition)
             if followed is None:
-                followed = self._followed[topic_partition] = _Followed(topic_partition, engine)
+                followed = self._followed[topic_partition] = _Followed(topic_partition)
             return followed
 
     def _engine_of(self, topic_partition: TopicPartition, leader_id: int) -> FetchEngine:
@@ -243,7 +244,7 @@ class Fetchers:
             if followed.log is None or followed.leader_epoch != leader_epoch:
                 return
             self._guarded(followed, lambda at: at.truncate_to(first.offset))
-            followed.engine.follow(followed.log.state, followed.log.topic_id.bytes, followed.leader_id, leader_epoch)
+            followed.engine.follow(followed.log.state, followed.log.topic_id.bytes, leader_epoch)
 
     def _carry_out(self, followed: _Followed, step: follower.Step) -> None:
         """Take a step; the caller holds the partition's lock."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker._core.server.fetch.sessions import FetchSessions
@@ -40,6 +37,7 @@ from kbroker.server.log_options import storage_options
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.replication_throttle import LEADER_RATE, replication_throttle
 from kbroker.server.request_channel import RequestChannel
+from kbroker.server.thread_names import name_threads
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -51,14 +49,6 @@ LOG = logging.getLogger(__name__)
 # default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
-
-
-def name_threads() -> None:
-    """Give the kernel's threads their Python names, for debuggers and profilers. Python 3.14 does so itself."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:15])
 
 
 def _keep_for_others() -> None:

@@ -13,6 +13,7 @@ from kbroker.model import Endpoint
 from kbroker.replication.fetcher_threads import FetcherThread, FetchOptions
 from kbroker.replication.fetchers import FetcherOptions, Fetchers
 from kbroker.server.replication_throttle import FOLLOWER_RATE, replication_throttle
+from kbroker.server.thread_names import name_thread
 
 WORKERS = 2
 """Threads that truncate logs and let them begin anew."""
@@ -61,7 +62,7 @@ class ReplicaFetchers:
         with self._lock:
             self._brokers = brokers
             for thread in self._threads:
-                thread.set_brokers(brokers)
+                thread.set_address(brokers.get(thread.leader_id))
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
         """Set the epoch of this broker's registration."""
@@ -90,11 +91,11 @@ class ReplicaFetchers:
                 worker.join()
 
     def _make_engine(self, leader_id: int, number: int) -> ReplicaFetcher:
-        name = f"broker-{self._node_id}-fetcher-{leader_id}-{number}"
-        thread = FetcherThread(self._node_id, name, self._options, self._network_options, self._throttle)
+        thread = FetcherThread(self._node_id, leader_id, number, self._options, self._network_options, self._throttle)
+        name_thread(thread.native_id, thread.name)
         with self._lock:
             self._threads.append(thread)
-            thread.set_brokers(self._brokers)
+            thread.set_address(self._brokers.get(leader_id))
             thread.engine.set_broker_epoch(self._broker_epoch)
             is_closed = self._is_closed
         if is_closed:

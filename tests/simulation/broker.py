@@ -230,7 +230,6 @@ class Life:
         self.membership: Any = None
         self.logs: Any = None
         self.partitions: Any = None
-        self.engine: Any = None
         self.fetchers = self.kit.fetchers(self)
         self.controller = self.kit.controller(self)
         self.requests = Requests(self)

@@ -7,7 +7,7 @@ with the same compiled code, and tells of trouble as that one does; what follows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core.replica.followed import FollowedLag, ReplicaTrouble
@@ -38,8 +38,8 @@ class Wanted(NamedTuple):
 class Followed:
     """One partition that is fetched."""
 
-    def __init__(self, at: TopicPartition, log: Any, leader_id: int, leader_epoch: int):
-        self.at, self.log, self.leader_id, self.leader_epoch = at, log, leader_id, leader_epoch
+    def __init__(self, at: TopicPartition, log: Any, leader_epoch: int):
+        self.at, self.log, self.leader_epoch = at, log, leader_epoch
         self.not_before = 0
         self.is_stuck = False
         """Nothing is fetched before somebody says so."""
@@ -47,14 +47,21 @@ class Followed:
         """A flush is under way, before which the leader must not be told of the log's end."""
 
 
-class FetchLoop:
-    """Fetches from one leader: one request at a time, for all partitions."""
+class VirtualEngine:
+    """Fetches from one leader: one request at a time, for all partitions; a `replication.fetchers.FetchEngine`."""
 
     def __init__(self, life: Life, leader_id: int):
         self._life = life
         self.caller = Caller(life.network, life.process, f"b{leader_id}")
         self.partitions: dict[TopicPartition, Followed] = {}
         self._is_asking = False
+        self.on_told: Callable[[], object] | None = None
+        self._news: list[ReplicaTrouble] = []
+
+    def follow(self, state: Any, topic_id: bytes, leader_epoch: int) -> None:
+        at = TopicPartition(state.topic, state.partition_id)
+        self.partitions[at] = Followed(at, self._life.logs.get(at), leader_epoch)
+        self.wake()
 
     def wake(self, delay: int = 0) -> None:
         self._life.after(delay, self._ask)
@@ -101,55 +108,14 @@ class FetchLoop:
         followed.not_before = self._life.scheduler.now + delay
         self.wake(delay)
 
-
-class FetchLoops:
-    """All that one broker fetches, without any driver."""
-
-    def __init__(self, life: Life):
-        self._life = life
-        self._loops: dict[int, FetchLoop] = {}
-
-    def start(self, at: TopicPartition, log: Any, leader_id: int, leader_epoch: int) -> None:
-        self.stop([at])
-        loop = self._loops.get(leader_id)
-        if loop is None:
-            loop = self._loops[leader_id] = FetchLoop(self._life, leader_id)
-        loop.partitions[at] = Followed(at, log, leader_id, leader_epoch)
-        loop.wake()
-
-    def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        for at in topic_partitions:
-            for loop in self._loops.values():
-                loop.partitions.pop(at, None)
-
-    def step(self) -> bool:
-        """There is no driver that has work."""
-        return False
-
-    def find(self, at: TopicPartition) -> tuple[FetchLoop, Followed] | None:
-        return next(((loop, loop.partitions[at]) for loop in self._loops.values() if at in loop.partitions), None)
-
-
-class VirtualEngine(FetchLoops):
-    """`replication.fetchers.FetchEngine`."""
-
-    def __init__(self, life: Life):
-        super().__init__(life)
-        self.on_told: Callable[[], object] | None = None
-        self._news: list[ReplicaTrouble] = []
-
-    def follow(self, state: Any, topic_id: bytes, leader_id: int, leader_epoch: int) -> None:
-        at = TopicPartition(state.topic, state.partition_id)
-        self.start(at, self._life.logs.get(at), leader_id, leader_epoch)
-
     def forget(self, state: Any) -> None:
-        self.stop([TopicPartition(state.topic, state.partition_id)])
+        self.partitions.pop(TopicPartition(state.topic, state.partition_id), None)
 
     def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None:
-        found = self.find(TopicPartition(state.topic, state.partition_id))
-        if found is not None and found[1].leader_epoch == leader_epoch:
-            found[1].is_stuck = False
-            found[0].pause(found[1], after_ms * MS)
+        followed = self.partitions.get(TopicPartition(state.topic, state.partition_id))
+        if followed is not None and followed.leader_epoch == leader_epoch:
+            followed.is_stuck = False
+            self.pause(followed, after_ms * MS)
 
     def tell(self, followed: Followed, kind: str, error: int = 0, diverging: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching the partition until `resume`, and tell the driver why."""

@@ -34,7 +34,7 @@ from kbroker.storage.log_manager import LogManager
 from kbroker.storage.options import StorageOptions
 from tests.simulation.admin import AGAIN
 from tests.simulation.broker import CLUSTER_ID, SESSION_TIMEOUT
-from tests.simulation.fetchers import FetchLoop, Followed, VirtualEngine
+from tests.simulation.fetchers import Followed, VirtualEngine
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.stored import LogFiles
 
@@ -221,8 +221,12 @@ class RealKit:
         return LogFiles(log.path)
 
     def fetchers(self, life: Life) -> Fetchers:
-        life.engine = VirtualEngine(life)
-        return Fetchers(life.node_id, lambda *_: life.engine, life.new_peers(), FetcherOptions(FETCH_BACKOFF_MS))
+        return Fetchers(
+            life.node_id,
+            lambda leader_id, _: VirtualEngine(life, leader_id),
+            life.new_peers(),
+            FetcherOptions(FETCH_BACKOFF_MS),
+        )
 
     def open(self, life: Life, session: Store) -> None:
         """Make the parts that need the tree, and open the logs."""
@@ -404,26 +408,26 @@ class RealKit:
             raise ProtocolError(ErrorCode(code))
         return 0, None, data, state.high_watermark, state.log_start_offset
 
-    def fetched(self, life: Life, loop: FetchLoop, followed: Followed, answer: Any) -> None:
+    def fetched(self, life: Life, engine: VirtualEngine, followed: Followed, answer: Any) -> None:
         """Do with an answer what the fetch engine and the driver of its news do."""
         code, diverging, records, high_watermark, log_start = answer
         if code:
-            life.engine.tell(followed, "error", code)
+            engine.tell(followed, "error", code)
             return
         if diverging is not None:
-            life.engine.tell(followed, "diverging", 0, diverging)
+            engine.tell(followed, "diverging", 0, diverging)
             return
         state = followed.log.state
         code = state.append_as_follower(records, followed.leader_epoch, high_watermark, log_start)
         if code:
-            life.engine.tell(followed, "append", code)
+            engine.tell(followed, "append", code)
         elif state.flush_due:
             followed.is_busy = True
-            life.requests.flush(followed.log, lambda: self._flushed(loop, followed))
+            life.requests.flush(followed.log, lambda: self._flushed(engine, followed))
 
-    def _flushed(self, loop: FetchLoop, followed: Followed) -> None:
+    def _flushed(self, engine: VirtualEngine, followed: Followed) -> None:
         followed.is_busy = False
-        loop.wake()
+        engine.wake()
 
     # --- the whole
 

@@ -215,7 +215,7 @@ class Requests:
     # --- followers
 
     def _replica_fetch(self, wanted: list[Any], respond: Respond) -> None:
-        """`wanted`: what `fetchers.FetchLoop` sends for each partition. It waits if there is nothing to tell."""
+        """`wanted`: what `fetchers.VirtualEngine` sends for each partition. It waits if there is nothing to tell."""
         life = self._life
         fetch = PendingFetch(wanted, respond, {})
         answers = [self._replica_part(each, fetch) for each in wanted]

@@ -1,6 +1,6 @@
-"""The engine of a follower's fetching: what is asked of which leader, and how the answers come into the logs.
+"""The engine of a follower's fetching: what is asked of a leader, and how the answers come into the logs.
 
-Each leader has one Fetch under way at a time, in a fetch session (KIP-227) if the leader offers one. An answer is
+The leader has one Fetch under way at a time, in a fetch session (KIP-227) if it offers one. An answer is
 appended on the pump's thread, straight from the memory into which it was received, without the GIL and one write per
 partition; then the next Fetch goes out, which tells the leader of the new log ends. If the flush policy of a partition
 asks for a flush before records are acknowledged, the next Fetch waits until the flushers have synced the partitions of
@@ -21,15 +21,6 @@ from kbroker._core.log.partition cimport ack_waiter_t
 from kbroker._core.replica.followed cimport FollowedPartitions, followed_partition_t
 from kbroker._core.wire.cursor cimport writer_t
 
-ctypedef struct leader_t:
-    leader_t *next
-    int32_t node_id
-    bint under_way           # a Fetch, or the flush of its answer
-    int32_t session_id
-    int32_t session_epoch    # of the next request; 0: a full request
-    bint by_name             # its session names topics by their names: the version of the requests is at most 12
-    int64_t not_before_ms    # monotonic; no request before this time
-
 ctypedef struct asked_t:
     followed_partition_t *partition  # a reference
     int64_t generation
@@ -39,7 +30,6 @@ ctypedef struct replica_request_t:
     exchange_t exchange      # first
     iovec piece
     writer_t out
-    leader_t *leader
     bint full
     asked_t *asked           # owned
     int32_t asked_count
@@ -62,22 +52,27 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef bint holds              # some partition has held_until_ms
     cdef int64_t kept_bytes      # that the process keeps of freed memory for the next answers
     cdef int32_t first           # index of the partition that the next request begins with
-    cdef leader_t *leaders       # for the pump's thread
-    cdef replica_request_t *flushing     # for the pump's thread
+    # For the pump's thread.
+    cdef int32_t leader_id
+    cdef bint under_way          # a Fetch, or the flush of its answer
+    cdef int32_t session_id
+    cdef int32_t session_epoch   # of the next request; 0: a full request
+    cdef bint by_name            # the session names topics by their names: the version of the requests is at most 12
+    cdef int64_t not_before_ms   # monotonic; no request before this time
+    cdef replica_request_t *flushing
     cdef mailbox_t box           # its descriptor is a duplicate of the pump's
     cdef readonly int64_t bytes_in       # bytes of records that were appended
     cdef readonly int64_t requests       # Fetches sent
     cdef readonly int64_t failed         # Fetches without an answer, or with an error of the whole
     cdef readonly int64_t damaged        # answers for a partition with a batch that is damaged or misplaced
 
-    cdef leader_t *leader_of(self, int32_t node_id) noexcept nogil
     cdef void hold_back(self, int64_t now_ms) noexcept nogil
-    cdef bint has_work(self, leader_t *leader, int64_t now_ms) noexcept nogil
+    cdef bint has_work(self, int64_t now_ms) noexcept nogil
     cdef void be_due(self, int64_t at_ms) noexcept nogil
-    cdef void send(self, leader_t *leader, client_socket_t *socket, int64_t now_ms) noexcept nogil
-    cdef replica_request_t *new_request(self, leader_t *leader, int16_t version, int64_t now_ms) noexcept nogil
-    cdef bint lacks_id(self, leader_t *leader, int64_t now_ms) noexcept nogil
-    cdef void forget_session(self, leader_t *leader) noexcept nogil
+    cdef void send(self, client_socket_t *socket, int64_t now_ms) noexcept nogil
+    cdef replica_request_t *new_request(self, int16_t version, int64_t now_ms) noexcept nogil
+    cdef bint lacks_id(self, int64_t now_ms) noexcept nogil
+    cdef void forget_session(self) noexcept nogil
     cdef bint take_answer(self, replica_request_t *request, const uint8_t *body, int64_t size,
                           int64_t now_ms) noexcept nogil
     cdef void settle_session(self, replica_request_t *request, const fetch_answers_t *answers,

@@ -5,6 +5,7 @@ class ReplicaFetcher(FollowedPartitions):
     def __init__(
         self,
         node_id: int,
+        leader_id: int,
         *,
         broker_epoch: int = -1,
         client_id: str = "",

@@ -59,18 +59,19 @@ cdef void request_free(replica_request_t *request) noexcept nogil:
 
 
 cdef class ReplicaFetcher(FollowedPartitions):
-    """Fetches the partitions that this broker follows from their leaders. Any thread may call its methods.
+    """Fetches partitions that this broker follows from one leader. Any thread may call its methods.
 
     `on_told` is called on the pump's thread when `take_news` has something. `throttle` limits what comes of partitions
     whose options say so: above it they are left out of the requests, but for those that have all of their leader.
     """
 
-    def __init__(self, int32_t node_id, *, int64_t broker_epoch=-1, str client_id="", int min_bytes=1,
-                 int max_wait_ms=500, int max_bytes=10485760, int max_partition_bytes=1048576,
+    def __init__(self, int32_t node_id, int32_t leader_id, *, int64_t broker_epoch=-1, str client_id="",
+                 int min_bytes=1, int max_wait_ms=500, int max_bytes=10485760, int max_partition_bytes=1048576,
                  int64_t backoff_ms=1000, int64_t request_timeout_ms=30000, Throttle throttle=None):
         self.throttle = throttle
         if node_id < 0:
             raise ValueError(f"node id {node_id}")
+        self.leader_id = leader_id
         self.client_id = client_id.encode()
         self.options.client_id = self.client_id
         self.options.client_id_size = <int16_t>len(self.client_id)
@@ -94,7 +95,6 @@ cdef class ReplicaFetcher(FollowedPartitions):
         self.box.wake_fd = -1
 
     def __dealloc__(self):
-        cdef leader_t *leader
         cdef replica_request_t *request
         cdef int32_t i
         buffers_keep(-self.kept_bytes)
@@ -109,10 +109,6 @@ cdef class ReplicaFetcher(FollowedPartitions):
                 request_free(request)
         if self.box.wake_fd >= 0:
             close(self.box.wake_fd)
-        while self.leaders != NULL:
-            leader = self.leaders
-            self.leaders = leader.next
-            free(leader)
         mutex_destroy(&self.box.lock)
 
     def set_broker_epoch(self, int64_t broker_epoch):
@@ -124,48 +120,26 @@ cdef class ReplicaFetcher(FollowedPartitions):
 
     # --- asking, on the pump's thread ---------------------------------------------------------------------------------
 
-    cdef leader_t *leader_of(self, int32_t node_id) noexcept nogil:
-        cdef leader_t *leader = self.leaders
-        while leader != NULL and leader.node_id != node_id:
-            leader = leader.next
-        if leader == NULL:
-            leader = <leader_t *>calloc(1, sizeof(leader_t))
-            if leader != NULL:
-                leader.node_id = node_id
-                leader.next = self.leaders
-                self.leaders = leader
-        return leader
-
     cdef void be_due(self, int64_t at_ms) noexcept nogil:
         if self.due_ms < 0 or at_ms < self.due_ms:
             self.due_ms = at_ms
 
     cdef void turn(self, int64_t now_ms) noexcept nogil:
-        cdef leader_t *leader
         cdef client_socket_t *socket
-        cdef int32_t i
         cdef bint wanted
         self.due_ms = -1
         mutex_lock(&self.lock)
         self.purge()
         if self.throttle is not None:
             self.hold_back(now_ms)
-        for i in range(self.partition_count):
-            if self.partitions[i].wanted and self.partitions[i].leader_id >= 0:
-                self.leader_of(self.partitions[i].leader_id)
+        wanted = not self.under_way and self.has_work(now_ms)
         mutex_unlock(&self.lock)
-        leader = self.leaders
-        while leader != NULL:
-            if leader.not_before_ms > now_ms:
-                self.be_due(leader.not_before_ms)
-            elif not leader.under_way:
-                mutex_lock(&self.lock)
-                wanted = self.has_work(leader, now_ms)
-                mutex_unlock(&self.lock)
-                socket = self.pump.socket_of(leader.node_id) if wanted else NULL
-                if socket != NULL:
-                    self.send(leader, socket, now_ms)
-            leader = leader.next
+        if wanted and self.not_before_ms > now_ms:
+            self.be_due(self.not_before_ms)
+        elif wanted:
+            socket = self.pump.socket_of(self.leader_id)
+            if socket != NULL:
+                self.send(socket, now_ms)
 
     cdef void turn_all(self, int64_t now_ms) noexcept nogil:
         if not mailbox_is_empty(&self.box):
@@ -194,13 +168,13 @@ cdef class ReplicaFetcher(FollowedPartitions):
             if wait_ms and p.log.options.follower_throttled and not has_all(p):
                 p.held_until_ms = now_ms + wait_ms
 
-    cdef bint has_work(self, leader_t *leader, int64_t now_ms) noexcept nogil:
-        """Return whether a partition may be fetched from the leader now. The caller holds the lock."""
+    cdef bint has_work(self, int64_t now_ms) noexcept nogil:
+        """Return whether a partition may be fetched now. The caller holds the lock."""
         cdef int64_t at_ms
         cdef int32_t i
         cdef bint found = False
         for i in range(self.partition_count):
-            if is_wanted(self.partitions[i], leader.node_id):
+            if is_wanted(self.partitions[i]):
                 at_ms = max(self.partitions[i].not_before_ms, self.partitions[i].held_until_ms)
                 if at_ms > now_ms:
                     self.be_due(at_ms)
@@ -208,15 +182,15 @@ cdef class ReplicaFetcher(FollowedPartitions):
                     found = True
         return found
 
-    cdef bint lacks_id(self, leader_t *leader, int64_t now_ms) noexcept nogil:
+    cdef bint lacks_id(self, int64_t now_ms) noexcept nogil:
         """Return whether a partition that is to be fetched has no topic id. The caller holds the lock."""
         cdef int32_t i
         for i in range(self.partition_count):
-            if is_due(self.partitions[i], leader.node_id, now_ms) and not self.partitions[i].has_id:
+            if is_due(self.partitions[i], now_ms) and not self.partitions[i].has_id:
                 return True
         return False
 
-    cdef void send(self, leader_t *leader, client_socket_t *socket, int64_t now_ms) noexcept nogil:
+    cdef void send(self, client_socket_t *socket, int64_t now_ms) noexcept nogil:
         cdef int16_t version = min(socket.versions[API_FETCH], <int16_t>LAST_FETCH_VERSION)
         cdef replica_request_t *request = NULL
         cdef trouble_t trouble
@@ -224,28 +198,28 @@ cdef class ReplicaFetcher(FollowedPartitions):
         cdef int32_t i
         mutex_lock(&self.lock)
         if version >= 0:
-            by_name = version <= LAST_VERSION_WITH_NAMES or self.lacks_id(leader, now_ms)
-            if by_name != leader.by_name:
-                self.forget_session(leader)          # a session names its topics in one way (KIP-516)
-                leader.by_name = by_name
+            by_name = version <= LAST_VERSION_WITH_NAMES or self.lacks_id(now_ms)
+            if by_name != self.by_name:
+                self.forget_session()                # a session names its topics in one way (KIP-516)
+                self.by_name = by_name
             if by_name:
                 version = min(version, <int16_t>LAST_VERSION_WITH_NAMES)
-            request = self.new_request(leader, version, now_ms)
+            request = self.new_request(version, now_ms)
         else:
             memset(&trouble, 0, sizeof(trouble))
             trouble.kind = TROUBLE_ERROR
             trouble.error = UNSUPPORTED_VERSION
             trouble.diverging_epoch = -1
             for i in range(self.partition_count):
-                if is_due(self.partitions[i], leader.node_id, now_ms):
+                if is_due(self.partitions[i], now_ms):
                     trouble.offset = self.partitions[i].offset
                     self.say(self.partitions[i], &trouble)
-        leader.under_way = request != NULL
+        self.under_way = request != NULL
         mutex_unlock(&self.lock)
         if request == NULL:
             if version >= 0:
-                leader.not_before_ms = now_ms + self.backoff_ms
-                self.be_due(leader.not_before_ms)
+                self.not_before_ms = now_ms + self.backoff_ms
+                self.be_due(self.not_before_ms)
             return
         request.exchange.api_key = API_FETCH
         request.exchange.api_version = version
@@ -257,8 +231,8 @@ cdef class ReplicaFetcher(FollowedPartitions):
         self.requests += 1
         socket_send(socket, &request.exchange)
 
-    cdef replica_request_t *new_request(self, leader_t *leader, int16_t version, int64_t now_ms) noexcept nogil:
-        """Make the next request to a leader. Return NULL if memory is out. The caller holds the lock."""
+    cdef replica_request_t *new_request(self, int16_t version, int64_t now_ms) noexcept nogil:
+        """Make the next request. Return NULL if memory is out. The caller holds the lock."""
         cdef size_t most = <size_t>self.partition_count
         cdef replica_request_t *request = <replica_request_t *>calloc(1, sizeof(replica_request_t))
         cdef fetch_ask_t *asks = <fetch_ask_t *>malloc(2 * most * sizeof(fetch_ask_t))
@@ -268,48 +242,42 @@ cdef class ReplicaFetcher(FollowedPartitions):
         cdef int32_t ask_count = 0
         cdef int32_t forgotten_count = 0
         cdef int32_t i
-        cdef bint incremental = version >= 7 and leader.session_epoch > 0
+        cdef bint incremental = version >= 7 and self.session_epoch > 0
         if request == NULL or asks == NULL or asked == NULL:
             free(request)
             free(asks)
             free(asked)
             return NULL
         writer_init(&request.out)
-        request.leader = leader
         request.full = not incremental
         request.asked = asked
         self.first = (self.first + 1) % self.partition_count
         for i in range(self.partition_count):
             p = self.partitions[(self.first + i) % self.partition_count]
-            if not is_due(p, leader.node_id, now_ms):
-                if p.session_node_id == leader.node_id:
-                    p.session_node_id = -1
-                    if incremental:
-                        set_ask(&forgotten[forgotten_count], p)
-                        forgotten_count += 1
+            if not is_due(p, now_ms):
+                if incremental and p.in_session:
+                    set_ask(&forgotten[forgotten_count], p)
+                    forgotten_count += 1
+                p.in_session = False
                 continue
             p.refs += 1
             asked[request.asked_count].partition = p
             asked[request.asked_count].generation = p.generation
             asked[request.asked_count].offset = p.offset
             request.asked_count += 1
-            if p.session_node_id >= 0 and p.session_node_id != leader.node_id:
-                # The session of the former leader would go on bringing the partition: it ends.
-                self.leader_of(p.session_node_id).session_epoch = 0
-                p.session_node_id = -1
             if not incremental or not is_known(p):
                 set_ask(&asks[ask_count], p)
                 ask_count += 1
-            p.session_node_id = leader.node_id
+            p.in_session = True
             p.session_offset = p.offset
             p.session_leader_epoch = p.leader_epoch
             p.session_last_epoch = p.last_epoch
             p.session_log_start_offset = p.log_start_offset
-        write_fetch(&request.out, version, &self.options, leader.session_id, leader.session_epoch, asks, ask_count,
+        write_fetch(&request.out, version, &self.options, self.session_id, self.session_epoch, asks, ask_count,
                     forgotten, forgotten_count)
         free(asks)
         if request.out.failed:
-            self.forget_session(leader)
+            self.forget_session()
             request_free(request)
             return NULL
         request.piece.iov_base = request.out.data
@@ -318,13 +286,12 @@ cdef class ReplicaFetcher(FollowedPartitions):
 
     # --- answers, on the pump's thread --------------------------------------------------------------------------------
 
-    cdef void forget_session(self, leader_t *leader) noexcept nogil:
-        """Make the next request to the leader a full one, which ends its session. The caller holds the lock."""
+    cdef void forget_session(self) noexcept nogil:
+        """Make the next request a full one, which ends the session. The caller holds the lock."""
         cdef int32_t i
-        leader.session_epoch = 0
+        self.session_epoch = 0
         for i in range(self.partition_count):
-            if self.partitions[i].session_node_id == leader.node_id:
-                self.partitions[i].session_node_id = -1
+            self.partitions[i].in_session = False
 
     cdef bint take_answer(self, replica_request_t *request, const uint8_t *body, int64_t size,
                           int64_t now_ms) noexcept nogil:
@@ -349,26 +316,22 @@ cdef class ReplicaFetcher(FollowedPartitions):
     cdef void settle_session(self, replica_request_t *request, const fetch_answers_t *answers,
                              int64_t now_ms) noexcept nogil:
         """Take in what an answer says of the whole. The caller holds the lock."""
-        cdef leader_t *leader = request.leader
         if answers.throttle_ms > 0:
-            leader.not_before_ms = now_ms + answers.throttle_ms
+            self.not_before_ms = now_ms + answers.throttle_ms
         if answers.error:
             self.failed += 1
-            self.forget_session(leader)
+            self.forget_session()
             if answers.error == FETCH_SESSION_ID_NOT_FOUND:
-                leader.session_id = 0
+                self.session_id = 0
             if request.full or answers.error not in (
                     FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR):
-                leader.not_before_ms = max(leader.not_before_ms, now_ms + self.backoff_ms)
+                self.not_before_ms = max(self.not_before_ms, now_ms + self.backoff_ms)
         elif answers.session_id == 0:
-            self.forget_session(leader)
-            leader.session_id = 0
-        elif request.full or leader.session_epoch > 0:
-            leader.session_id = answers.session_id
-            leader.session_epoch = (
-                1 if request.full or leader.session_epoch == 0x7fffffff else leader.session_epoch + 1)
-            if request.full and has_left(request):
-                self.forget_session(leader)
+            self.forget_session()
+            self.session_id = 0
+        else:
+            self.session_id = answers.session_id
+            self.session_epoch = 1 if request.full or self.session_epoch == 0x7fffffff else self.session_epoch + 1
 
     cdef void take_in(self, replica_request_t *request, int32_t place, const fetch_answer_t *answer) noexcept nogil:
         """Append what an answer has brought for one partition, or tell Python of its trouble."""
@@ -458,7 +421,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
         return True
 
     cdef void end_request(self, replica_request_t *request) noexcept nogil:
-        """Let the next request to the leader go. What could not be flushed is trouble of its partition."""
+        """Let the next request go. What could not be flushed is trouble of its partition."""
         cdef trouble_t trouble
         cdef followed_partition_t *p
         cdef int32_t i
@@ -475,7 +438,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
                 trouble.error = request.errors[i] if request.errors != NULL else KAFKA_STORAGE_ERROR
                 trouble.offset = p.offset
                 self.say(p, &trouble)
-        request.leader.under_way = False
+        self.under_way = False
         request_free(request)
         mutex_unlock(&self.lock)
 
@@ -495,22 +458,22 @@ cdef inline replica_request_t *request_of(mail_t *mail) noexcept nogil:
     return <replica_request_t *>(<char *>mail - (<char *>&laid.synced - <char *>laid))
 
 
-cdef inline bint is_wanted(const followed_partition_t *p, int32_t node_id) noexcept nogil:
-    return p.wanted and not p.stopped and p.leader_id == node_id
+cdef inline bint is_wanted(const followed_partition_t *p) noexcept nogil:
+    return p.wanted and not p.stopped
 
 
-cdef inline bint is_due(const followed_partition_t *p, int32_t node_id, int64_t now_ms) noexcept nogil:
-    return is_wanted(p, node_id) and p.not_before_ms <= now_ms and p.held_until_ms <= now_ms
+cdef inline bint is_due(const followed_partition_t *p, int64_t now_ms) noexcept nogil:
+    return is_wanted(p) and p.not_before_ms <= now_ms and p.held_until_ms <= now_ms
 
 
 cdef inline bint has_all(const followed_partition_t *p) noexcept nogil:
-    """Return whether the partition has all that was committed, by its leader's last answer."""
+    """Return whether the partition has all that was committed, by the leader's last answer."""
     return 0 <= p.leader_high_watermark <= p.offset
 
 
 cdef inline bint is_known(const followed_partition_t *p) noexcept nogil:
     """Return whether the fetch session has the partition as the next request would tell it."""
-    return (p.session_node_id >= 0 and p.session_offset == p.offset and p.session_leader_epoch == p.leader_epoch
+    return (p.in_session and p.session_offset == p.offset and p.session_leader_epoch == p.leader_epoch
             and p.session_last_epoch == p.last_epoch and p.session_log_start_offset == p.log_start_offset)
 
 
@@ -523,18 +486,6 @@ cdef inline void set_ask(fetch_ask_t *ask, followed_partition_t *p) noexcept nog
     ask.topic_id = p.topic_id
     ask.last_epoch = p.last_epoch
     ask.log_start_offset = p.log_start_offset
-
-
-cdef bint has_left(const replica_request_t *request) noexcept nogil:
-    """Return whether a partition of the request is no longer in the fetch session of the leader that was asked.
-
-    The caller holds the lock.
-    """
-    cdef int32_t i
-    for i in range(request.asked_count):
-        if request.asked[i].partition.session_node_id != request.leader.node_id:
-            return True
-    return False
 
 
 cdef int32_t asked_place(const replica_request_t *request, const fetch_answer_t *answer,
@@ -564,7 +515,6 @@ cdef int32_t asked_place(const replica_request_t *request, const fetch_answer_t 
 cdef void replica_answered(ReplicaFetcher engine, exchange_t *exchange, client_socket_t *socket, const uint8_t *body,
                            int64_t size, const char *reason) noexcept nogil:
     cdef replica_request_t *request = <replica_request_t *>exchange
-    cdef leader_t *leader = request.leader
     cdef int64_t now_ms = socket.pump.now_ms
     cdef bint good
     request.flushing = <int32_t *>malloc(<size_t>(request.asked_count + 1) * sizeof(int32_t))
@@ -574,10 +524,10 @@ cdef void replica_answered(ReplicaFetcher engine, exchange_t *exchange, client_s
     if not good:
         engine.failed += 1
         mutex_lock(&engine.lock)
-        engine.forget_session(leader)
+        engine.forget_session()
         mutex_unlock(&engine.lock)
         if body != NULL:
-            leader.not_before_ms = now_ms + engine.backoff_ms
+            engine.not_before_ms = now_ms + engine.backoff_ms
     if not engine.begin_flushes(request):
         engine.end_request(request)
     engine.pump.wake(engine)

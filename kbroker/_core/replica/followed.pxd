@@ -1,8 +1,8 @@
-"""The partitions that a fetcher follows.
+"""The partitions that a fetcher follows; all of them have one leader.
 
-A partition is fetched from its leader from its log's end on. When an answer brings trouble (an error, a diverging
-epoch, a bad batch), only this partition stops, and Python is told (`take_news`); it goes on after `resume`, or with
-another leader after `follow`.
+A partition is fetched from its log's end on. When an answer brings trouble (an error, a diverging epoch, a bad batch),
+only this partition stops, and Python is told (`take_news`); it goes on after `resume`, or in another epoch after
+`follow`.
 
 The lock guards the list and all fields; it is never held while an answer is parsed, appended or a socket used. While an
 answer is appended, `appending` is true, and `forget` waits for its end. The GIL is never acquired under the lock, and
@@ -23,7 +23,6 @@ ctypedef struct followed_partition_t:
     bint wanted                  # False: it is taken out of the list once it is in no fetch session
     bint stopped                 # it waits for Python: `resume` or `follow`
     bint appending               # an answer is being appended, on the pump's thread
-    int32_t leader_id
     int32_t leader_epoch
     int64_t generation           # changes with `follow`, `forget` and `resume`: answers to earlier requests are dropped
     int64_t not_before_ms        # monotonic; no request before this time
@@ -33,8 +32,8 @@ ctypedef struct followed_partition_t:
     int32_t last_epoch
     int64_t log_start_offset
     int64_t leader_high_watermark # -1: not known
-    # The leader whose fetch session has the partition (-1: none), and what it was last told there.
-    int32_t session_node_id
+    # Whether the leader's fetch session has the partition, and what the leader was last told there.
+    bint in_session
     int32_t session_leader_epoch
     int32_t session_last_epoch
     int64_t session_offset

@@ -39,7 +39,6 @@ class FollowedLag(NamedTuple):
 
     topic: str
     partition_id: int
-    leader_id: int
     offset: int                  # that is fetched next
     lag: int                     # records below the leader's high watermark that are missing here; -1: not known
     is_stopped: bool             # it waits until trouble is over
@@ -75,8 +74,8 @@ cdef class FollowedPartitions(Engine):
 
     # --- from Python, any thread --------------------------------------------------------------------------------------
 
-    def follow(self, PartitionState state not None, bytes topic_id not None, int32_t leader_id, int32_t leader_epoch):
-        """Fetch a partition from its leader, from the log's end on. It may be followed already, in an older epoch.
+    def follow(self, PartitionState state not None, bytes topic_id not None, int32_t leader_epoch):
+        """Fetch a partition from the leader, from the log's end on. It may be followed already, in an older epoch.
 
         `topic_id`: 16 bytes, all zero if the topic has no id. Returns when no append of an older epoch is under way:
         the caller must not hold a lock that the log waits for.
@@ -95,7 +94,6 @@ cdef class FollowedPartitions(Engine):
                 self.await_append(p)
                 memcpy(p.topic_id, id_bytes, 16)
                 p.has_id = any_set(p)
-                p.leader_id = leader_id
                 p.leader_epoch = leader_epoch
                 p.leader_high_watermark = -1
                 p.wanted = True
@@ -194,7 +192,7 @@ cdef class FollowedPartitions(Engine):
         for i in range(count):
             missing = max(copies[i].leader_high_watermark - copies[i].offset, 0)
             found.append(FollowedLag(
-                name_of(copies[i].log), copies[i].log.partition_id, copies[i].leader_id, copies[i].offset,
+                name_of(copies[i].log), copies[i].log.partition_id, copies[i].offset,
                 -1 if copies[i].leader_high_watermark < 0 else missing, bool(copies[i].stopped),
             ))
             with nogil:
@@ -245,7 +243,7 @@ cdef class FollowedPartitions(Engine):
         partition_ref(log)
         p.log = log
         p.refs = 1
-        p.session_node_id = p.leader_id = p.leader_epoch = -1
+        p.leader_epoch = -1
         p.leader_high_watermark = -1
         self.partitions[self.partition_count] = p
         self.partition_count += 1
@@ -275,7 +273,7 @@ cdef class FollowedPartitions(Engine):
         cdef followed_partition_t *p
         for i in range(self.partition_count):
             p = self.partitions[i]
-            if p.wanted or p.session_node_id >= 0 or p.appending or p.refs > 1:
+            if p.wanted or p.in_session or p.appending or p.refs > 1:
                 self.partitions[kept] = p
                 kept += 1
             else:

@@ -97,7 +97,8 @@ class ClientThread:
     Any thread may use `submit`, `call`, `awaited`, `call_soon`, `stop`; `loop` and `pump` are for the thread itself.
     """
 
-    def __init__(self, client_id: str, max_response_size: int = 100_000_000):
+    def __init__(self, client_id: str, max_response_size: int = 100_000_000, name: str | None = None):
+        """`name` is the thread's; None: one with the client id."""
         self.pump = Pump(_flexible_from(), max_response_size)
         self.loop = asyncio.SelectorEventLoop(PumpSelector(self.pump))
         self.loop.set_exception_handler(_log_failure)
@@ -112,7 +113,7 @@ class ClientThread:
         self._accepts = True
         self._ended: list[asyncio.Future[None]] | None = []  # futures that wait for the thread's end; None after it
         self._pid = os.getpid()
-        self.name = f"kbroker-client-{client_id}"
+        self.name = name or f"kbroker-client-{client_id}"
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         _watch_process()
         _threads.add(self)
@@ -121,6 +122,11 @@ class ClientThread:
     @property
     def is_running(self) -> bool:
         return self._accepts and not self.is_forked
+
+    @property
+    def native_id(self) -> int | None:
+        """The system's id of the thread."""
+        return self._thread.native_id
 
     @property
     def is_own_thread(self) -> bool:

@@ -37,7 +37,7 @@ class Bench:
         """While it is set, a connection ends instead of answering."""
         self.lock = threading.Lock()
         """Of the leader, which a former connection may still ask when the next one does."""
-        self.thread = FetcherThread(7, "broker-7-fetcher-1-0", FetchOptions(max_wait_ms=0, backoff_ms=10), {})
+        self.thread = FetcherThread(7, NODE, 0, FetchOptions(max_wait_ms=0, backoff_ms=10), {})
         self.stack.callback(self.thread.close)
 
     def script(self, peer: Peer) -> None:
@@ -66,7 +66,7 @@ class Bench:
 
     def follow(self, log: Log, epoch: int) -> None:
         log.follow(epoch)
-        self.thread.engine.follow(log.state, log.topic_id.bytes, NODE, epoch)
+        self.thread.engine.follow(log.state, log.topic_id.bytes, epoch)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_follower_catches_up_and_connects_again(bench: Bench) -> None:
     leader.append(batch_of([b"first"]))
     bench.leader.lead("orders", 0, leader, 3)
     broker = bench.broker()
-    bench.thread.set_brokers({NODE: endpoint(broker)})
+    bench.thread.set_address(endpoint(broker))
     bench.follow(follower, 3)
     wait_until(lambda: follower.state.log_end_offset == 1, "replication")
     bench.closing.set()
@@ -96,10 +96,10 @@ def test_a_leader_that_moves_is_followed(bench: Bench) -> None:
     bench.leader.lead("orders", 0, leader, 3)
     first, second = bench.broker(), bench.broker()
     bench.follow(follower, 3)  # its address is not known yet
-    bench.thread.set_brokers({NODE: endpoint(first)})
+    bench.thread.set_address(endpoint(first))
     leader.append(batch_of([b"first"]))
     wait_until(lambda: follower.state.log_end_offset == 1, "replication")
-    bench.thread.set_brokers({NODE: endpoint(second)})
+    bench.thread.set_address(endpoint(second))
     wait_until(lambda: second.accepted > 0, "a connection to the new address")
     leader.append(batch_of([b"second"]))
     wait_until(lambda: follower.state.log_end_offset == 2, "replication")
@@ -120,7 +120,7 @@ def test_a_follower_that_flushes_before_acks_tells_only_of_what_is_flushed(tmp_p
             told.extend((offset, follower.state.flushed_offset) for offset in offsets)
 
         bench.before = before
-        bench.thread.set_brokers({NODE: endpoint(bench.broker())})
+        bench.thread.set_address(endpoint(bench.broker()))
         bench.follow(follower, 3)
         for number in range(10):
             leader.append(batch_of([b"%d" % number]), wait=False)
@@ -139,9 +139,9 @@ def test_a_broker_that_is_no_leader_of_replicas_is_asked_without_end_and_does_no
             peer.answer(asked.correlation_id, bytes(9))
 
     rubbish = bench.stack.enter_context(ScriptedBroker(nonsense))
-    bench.thread.set_brokers({NODE: endpoint(rubbish)})
+    bench.thread.set_address(endpoint(rubbish))
     bench.follow(follower, 3)
     wait_until(lambda: bench.thread.engine.failed > 1, "replication")
-    bench.thread.set_brokers({NODE: endpoint(bench.broker())})
+    bench.thread.set_address(endpoint(bench.broker()))
     leader.append(batch_of([b"first"]))
     wait_until(lambda: follower.state.log_end_offset == 1, "replication")

@@ -80,7 +80,7 @@ class Bench:
         self.leader = ReplicaLeader()
         self.peers = LeaderPeers(self.leader)
         self.pump = Pump({ApiKey.FETCH: 12})
-        self.engine = ReplicaFetcher(7, max_wait_ms=0, backoff_ms=0)
+        self.engine = ReplicaFetcher(7, NODE, max_wait_ms=0, backoff_ms=0)
         self.pump.add(self.engine)
         self.wanted: list[int] = []
         self.pump.on_wanted = lambda node_id: self.wanted.append(node_id)
@@ -324,13 +324,13 @@ class NotedEngine:
 
     def __init__(self) -> None:
         self.on_told: Callable[[], object] | None = None
-        self.followed: dict[tuple[str, int], int] = {}
+        self.followed: set[tuple[str, int]] = set()
 
-    def follow(self, state: Any, topic_id: bytes, leader_id: int, leader_epoch: int) -> None:
-        self.followed[state.topic, state.partition_id] = leader_id
+    def follow(self, state: Any, topic_id: bytes, leader_epoch: int) -> None:
+        self.followed.add((state.topic, state.partition_id))
 
     def forget(self, state: Any) -> None:
-        self.followed.pop((state.topic, state.partition_id), None)
+        self.followed.discard((state.topic, state.partition_id))
 
     def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None: ...
     def take_news(self) -> list[Any]:
@@ -357,7 +357,7 @@ def test_each_leader_has_engines_of_its_own(bench: Bench) -> None:
     moved = partitions[0]
     fetchers.start(moved, logs[moved], 2, 6)
     assert sum(len(made[1, number].followed) for number in (0, 1)) == 3
-    assert [engine.followed for (leader, _), engine in made.items() if leader == 2] == [{("orders", 0): 2}]
+    assert [engine.followed for (leader, _), engine in made.items() if leader == 2] == [{("orders", 0)}]
     fetchers.stop(partitions)
     assert not any(engine.followed for engine in made.values())
 

@@ -34,7 +34,7 @@ class Bench:
         self.path = path
         self.leader = ReplicaLeader(version)
         self.pump = Pump({ApiKey.FETCH: 12})
-        self.engine = ReplicaFetcher(7, **({"max_wait_ms": 0, "backoff_ms": 0, "broker_epoch": 99} | options))
+        self.engine = ReplicaFetcher(7, NODE, **({"max_wait_ms": 0, "backoff_ms": 0, "broker_epoch": 99} | options))
         self.pump.add(self.engine)
         self.pump.on_wanted = lambda node_id: self.wanted.append(node_id)
         self.wanted: list[int] = []
@@ -60,7 +60,7 @@ class Bench:
 
     def follow(self, log: Log, leader_epoch: int = EPOCH, *, topic_id: bytes | None = None) -> None:
         log.follow(leader_epoch)
-        self.engine.follow(log.state, log.topic_id.bytes if topic_id is None else topic_id, NODE, leader_epoch)
+        self.engine.follow(log.state, log.topic_id.bytes if topic_id is None else topic_id, leader_epoch)
 
     def turn(self, count: int = 1) -> None:
         for _ in range(count):
@@ -244,27 +244,6 @@ def test_a_partition_that_is_forgotten_gets_nothing_more(bench: Bench) -> None:
     bench.follow(follower)
     bench.turn(5)
     assert follower.state.log_end_offset == 1
-
-
-def test_a_partition_that_goes_to_another_leader_leaves_the_old_session(bench: Bench) -> None:
-    leader, follower = bench.pair()
-    second = ReplicaLeader(node_id=4)
-    second.lead("orders", 0, leader, EPOCH + 1)
-    bench.turn(3)
-    follower.follow(EPOCH + 1)
-    bench.engine.follow(follower.state, follower.topic_id.bytes, 4, EPOCH + 1)
-    leader.append(batch_of([b"x"]))
-    bench.turn(2)
-    second.connect(bench.pump)
-    for _ in range(4):
-        bench.pump.run(0)
-        second.serve(bench.pump)
-        bench.leader.serve(bench.pump)
-    assert follower.state.log_end_offset == 1
-    asked = len(bench.leader.requests)
-    bench.turn(3)
-    assert len(bench.leader.requests) <= asked + 1
-    second.close()
 
 
 @pytest.mark.parametrize("version", [12, 17])
