@@ -21,7 +21,15 @@ from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
 from kbroker.client.admin.admin_client import AdminClient
-from kbroker.client.admin.results import Broker, ClusterDescription, LogDirDescription, TopicDescription
+from kbroker.client.admin.results import (
+    Broker,
+    ClusterDescription,
+    LogDirDescription,
+    PartitionDescription,
+    Reassignment,
+    TopicDescription,
+    TopicPartitionReplica,
+)
 from kbroker.client.errors import ClientError, PartialFailure
 from kbroker.model import TopicPartition
 from kbroker.net.addresses import parse_bootstrap
@@ -64,7 +72,10 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     ]
     groups = Counter(group.state or "of no known state" for group in admin.list_groups())
     offline = sum(partition.leader < 0 for partition in partitions)
-    under_replicated = sum(len(each.in_sync) < len(each.replicas) for each in partitions)
+    moving = _moving(admin) if cluster.controller_id >= 0 else {}
+    under_replicated = sum(
+        _is_under_replicated(topic.name, each, moving) for topic in topics for each in topic.partitions
+    )
     return {
         "ready": bool(brokers) and not offline and not under_replicated and all(each["ready"] for each in brokers),
         "cluster_id": cluster.cluster_id,
@@ -75,35 +86,61 @@ def _status(admin: AdminClient) -> dict[str, Any]:
         "partitions": len(partitions),
         "under_replicated_partitions": under_replicated,
         "offline_partitions": offline,
-        "lagging": _lagging(topics, directories, {broker.node_id for broker in cluster.brokers}),
+        "moving_partitions": len(moving),
+        "lagging": _lagging(admin, topics, {broker.node_id for broker in cluster.brokers}),
         "groups": dict(sorted(groups.items())),
     }
 
 
-def _lagging(
-    topics: Iterable[TopicDescription], directories: Mapping[int, tuple[LogDirDescription, ...]], alive: set[int]
-) -> list[dict[str, Any]]:
+def _moving(admin: AdminClient) -> Mapping[TopicPartition, Reassignment]:
+    """Return the partitions whose replicas are moving, as far as the controller tells."""
+    try:
+        return admin.list_partition_reassignments()
+    except ClientError:
+        return {}  # a controller before Kafka 2.4, or one that is gone
+
+
+def _is_under_replicated(
+    topic: str, partition: PartitionDescription, moving: Mapping[TopicPartition, Reassignment]
+) -> bool:
+    """Whether a replica is not in sync. One that a move adds has to copy first, and is not missed."""
+    move = moving.get(TopicPartition(topic, partition.partition))
+    adding = set(move.adding) if move is not None else set()
+    return bool(set(partition.replicas) - set(partition.in_sync) - adding)
+
+
+def _lagging(admin: AdminClient, topics: Iterable[TopicDescription], alive: set[int]) -> list[dict[str, Any]]:
     """Return the replicas that are not in sync, and by how many offsets they lag; None where nobody tells."""
-    lags = {
-        (node_id, at): replica.lag
-        for node_id, found in directories.items()
-        for directory in found
-        for at, replica in directory.replicas.items()
-        if not replica.is_future
-    }
-    return [
-        {
-            "topic": topic.name,
-            "partition": each.partition,
-            "broker": node_id,
-            "alive": node_id in alive,
-            "lag": lags.get((node_id, TopicPartition(topic.name, each.partition))),
-        }
+    behind = [
+        (TopicPartitionReplica(topic.name, each.partition, node_id), each.leader)
         for topic in topics
         for each in topic.partitions
         for node_id in each.replicas
         if node_id not in each.in_sync
     ]
+    ends = _log_ends(admin, [replica for replica, _ in behind if replica.node_id in alive])
+    leaders = {replica: replica._replace(node_id=leader) for replica, leader in behind}
+    their_ends = _log_ends(admin, [leaders[replica] for replica in ends if leaders[replica].node_id in alive])
+    return [
+        {
+            "topic": replica.topic,
+            "partition": replica.partition_id,
+            "broker": replica.node_id,
+            "alive": replica.node_id in alive,
+            "lag": None if (end := their_ends.get(leaders[replica])) is None else max(0, end - ends[replica]),
+        }
+        for replica, _ in behind
+    ]
+
+
+def _log_ends(admin: AdminClient, replicas: Iterable[TopicPartitionReplica]) -> Mapping[TopicPartitionReplica, int]:
+    """Return the log end offsets of replicas, without those that nobody tells."""
+    try:
+        return admin.list_log_end_offsets(replicas)
+    except PartialFailure as error:
+        return error.results
+    except ClientError:
+        return {}
 
 
 def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
@@ -198,6 +235,7 @@ def _print_status(status: dict[str, Any]) -> None:
         f"{counted(status['topics'], 'topic')} and {status['internal_topics']} internal, "
         f"{counted(status['partitions'], 'partition')}, {status['under_replicated_partitions']} under-replicated, "
         f"{status['offline_partitions']} without a leader"
+        + (f", {status['moving_partitions']} moving" if status["moving_partitions"] else "")
     )
     for each in status["lagging"][:MOST_LAGGING]:
         how = f"is {each['lag']:,} offsets behind" if each["alive"] and each["lag"] is not None else "is not in sync"

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from kbroker._core.client.consumer.record import ConsumerRecord
-from kbroker.client import AdminClient, Producer
+from kbroker.client import AdminClient, PartialFailure, Producer, TopicPartitionReplica
 from kbroker.client.admin.admin_client import EARLIEST, LATEST, NEWEST
 from kbroker.client.consumer.consumer import Consumer
 from kbroker.client.errors import BrokerError
@@ -212,6 +212,14 @@ def test_offsets_and_the_deletion_of_records(broker: SuiteBroker, admin: AdminCl
     assert [each.offset for each in admin.list_offsets(both, EARLIEST).values()] == [0, 0]
     assert {at.partition_id: each.offset for at, each in admin.list_offsets(both, LATEST).items()} == {0: 20, 1: 0}
     assert admin.list_offsets([(topic, 0)], 1_600_000_000_007)[TopicPartition(topic, 0)].offset == 1
+    (node,) = admin.describe_cluster().brokers
+    replicas = [TopicPartitionReplica(topic, each, node.node_id) for each in (0, 1, 7)]
+    with pytest.raises(PartialFailure) as partly:
+        admin.list_log_end_offsets(replicas)
+    assert partly.value.results == {replicas[0]: 20, replicas[1]: 0}
+    assert [*partly.value.errors] == replicas[2:]
+    with pytest.raises(BrokerError, match=f"broker {node.node_id + 7} is not in the cluster"):
+        admin.list_log_end_offsets([(topic, 0, node.node_id + 7)])
     with broker.serving(NEWEST_OFFSET):
         newest = admin.list_offsets([(topic, 0)], NEWEST)[TopicPartition(topic, 0)]
         assert (newest.offset, newest.timestamp) == (17, 1_600_000_000_019)

@@ -389,6 +389,17 @@ class AdminOperations:
         return await offsets.listing(self._cluster, wanted, at, read_committed)
 
     @operation
+    async def list_log_end_offsets(
+        self, replicas: Iterable[TopicPartitionReplica | tuple[str, int, int]]
+    ) -> dict[TopicPartitionReplica, int]:
+        """Return the end of the log of each replica (topic, partition, node id), leader or follower.
+
+        What is behind the high watermark, and may still go, is counted too: of a replica that is not in sync, the
+        leader's end less its own is by how many offsets it lags.
+        """
+        return await offsets.log_ends(self._cluster, [TopicPartitionReplica(*each) for each in replicas])
+
+    @operation
     async def delete_records(
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:

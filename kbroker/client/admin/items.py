@@ -38,7 +38,6 @@ async def call_for_each(
     item, or the one error that all items have; else PartialFailure.
     """
     left = list(dict.fromkeys(items))
-    count = len(left)
     found: dict[K, V] = {}
     failed: dict[K, ClientError] = {}
 
@@ -75,10 +74,20 @@ async def call_for_each(
         except ClientError as error:
             for item in left:
                 failed.setdefault(item, error)
+    return results_of({**found, **failed})
+
+
+def results_of(answered: Mapping[K, V | ClientError]) -> dict[K, V]:
+    """Return the results by item.
+
+    Raises the error of a single item, or the one error that all items have; else PartialFailure.
+    """
+    found = {item: result for item, result in answered.items() if not isinstance(result, ClientError)}
+    failed = {item: result for item, result in answered.items() if isinstance(result, ClientError)}
     if not failed:
         return found
     errors = list(failed.values())
-    if count == 1 or (not found and all(error is errors[0] for error in errors)):
+    if len(answered) == 1 or (not found and all(error is errors[0] for error in errors)):
         raise errors[0]
     raise PartialFailure(failed, found)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.admin.items import call_leaders, value_or_error
-from kbroker.client.admin.results import OffsetAndTimestamp
+from kbroker.client.admin.items import call_leaders, missing_answer, numbers_by_topic, results_of, value_or_error
+from kbroker.client.admin.results import OffsetAndTimestamp, TopicPartitionReplica
 from kbroker.client.admin.topics import given_ms, waited_ms
 from kbroker.client.errors import BrokerError, ClientError
 from kbroker.client.network.cluster import Cluster
 from kbroker.errors import ErrorCode
-from kbroker.model import MAX_TIMESTAMP, TopicPartition
+from kbroker.model import LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 READ_COMMITTED = 1
 MAX_TIMESTAMP_SINCE = 7  #: the version of ListOffsets
+DEBUGGING_REPLICA_ID = -2  #: whoever names this id may ask followers too, and is told of what is not committed yet
 
 
 async def listing(
@@ -33,28 +35,65 @@ async def listing(
                 f"{connection.address} serves ListOffsets up to version {version} only, and cannot be asked for {at}",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
-        topics = [
-            request.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    request.ListOffsetsPartition(partition_index=n, timestamp=at, max_num_offsets=1) for n in numbers
-                ],
-            )
-            for topic, numbers in theirs.items()
-        ]
         # Brokers that serve less than version 2 have no transactions.
         level = READ_COMMITTED if read_committed and version >= 2 else 0
-        answer = await connection.call(request(replica_id=-1, topics=topics, isolation_level=level))
+        answer = await connection.call(request(replica_id=-1, topics=_asked(theirs, at), isolation_level=level))
         found: dict[TopicPartition, OffsetAndTimestamp | ClientError] = {}
         for topic in answer.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic.name, each.partition_index)
-                offset = each.offset if version else next(iter(each.old_style_offsets), -1)
-                value = OffsetAndTimestamp(offset, each.timestamp, each.leader_epoch)
+                value = OffsetAndTimestamp(_offset_in(each, version), each.timestamp, each.leader_epoch)
                 found[where] = value_or_error(each.error_code, None, str(where), value)
         return found
 
     return await call_leaders(cluster, partitions, attempt)
+
+
+def _asked(wanted: Mapping[str, list[int]], at: int) -> list[M.ListOffsetsRequest.ListOffsetsTopic]:
+    request = M.ListOffsetsRequest
+    return [
+        request.ListOffsetsTopic(
+            name=topic,
+            partitions=[
+                request.ListOffsetsPartition(partition_index=n, timestamp=at, max_num_offsets=1) for n in numbers
+            ],
+        )
+        for topic, numbers in wanted.items()
+    ]
+
+
+def _offset_in(each: M.ListOffsetsResponse.ListOffsetsPartitionResponse, version: int) -> int:
+    return each.offset if version else next(iter(each.old_style_offsets), -1)
+
+
+async def log_ends(cluster: Cluster, replicas: Iterable[TopicPartitionReplica]) -> dict[TopicPartitionReplica, int]:
+    """Ask each broker once: which ones are asked is the caller's choice, so no error is mended by newer metadata."""
+    by_node: dict[int, list[TopicPartition]] = defaultdict(list)
+    for each in replicas:
+        by_node[each.node_id].append(TopicPartition(each.topic, each.partition_id))
+    found: dict[TopicPartitionReplica, int | ClientError] = {}
+    for node_id, theirs in by_node.items():
+        found |= {TopicPartitionReplica(*each, node_id): missing_answer(each) for each in theirs}
+        try:
+            found |= await _log_ends_on(cluster, node_id, theirs)
+        except ClientError as error:
+            found |= {TopicPartitionReplica(*each, node_id): error for each in theirs}
+    return results_of(found)
+
+
+async def _log_ends_on(
+    cluster: Cluster, node_id: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartitionReplica, int | ClientError]:
+    connection = await cluster.connection(node_id)
+    version = connection.version_of(ApiKey.LIST_OFFSETS)
+    asked = _asked(numbers_by_topic(partitions), LATEST_TIMESTAMP)
+    answer = await connection.call(M.ListOffsetsRequest(replica_id=DEBUGGING_REPLICA_ID, topics=asked))
+    found: dict[TopicPartitionReplica, int | ClientError] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            where = TopicPartitionReplica(topic.name, each.partition_index, node_id)
+            found[where] = value_or_error(each.error_code, None, str(where), _offset_in(each, version))
+    return found
 
 
 async def delete_before(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

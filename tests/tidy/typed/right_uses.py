@@ -346,6 +346,7 @@ def administer(admin: AdminClient) -> None:
     admin.alter_replica_log_dirs({("a", 0, 1): "/data/1", ("a", 1, 1): "/data/2"})
     admin.alter_replica_log_dirs({TopicPartitionReplica("a", 0, 1): "/data/1"})
     print(admin.describe_replica_log_dirs([("a", 0, 1)])[TopicPartitionReplica("a", 0, 1)].future_path)
+    print(admin.list_log_end_offsets([("a", 0, 1)])[TopicPartitionReplica("a", 0, 1)] + 1)
     admin.check_connection()
     administer_more(admin)
     admin.delete_group("g")
