@@ -175,6 +175,7 @@ def _as_dict(move: Move) -> dict[str, Any]:
 def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
     name = str(arguments.plan)
     plan = _decoded(name, sys.stdin.read() if name == "-" else arguments.plan.read_text())
+    chosen_partitions(admin, [(at.topic, [at.partition_id]) for at in plan])
     _begin(admin, plan, arguments.throttle)
     if arguments.json:
         print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in plan.items()])
@@ -186,7 +187,12 @@ def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], meg
         return
     if megabytes is not None:
         set_throttle(admin, plan, int(megabytes * MEGABYTE))
-    admin.alter_partition_reassignments(plan)
+    try:
+        admin.alter_partition_reassignments(plan)
+    except BrokerError:
+        if megabytes is not None and not admin.list_partition_reassignments():
+            lift_throttle(admin)
+        raise
     print_note(f"{counted(len(plan), 'partition')} began to move; kbroker reassign status tells how far they are")
 
 
@@ -218,6 +224,8 @@ def _decoded(name: str, text: str) -> dict[TopicPartition, list[int]]:
         at = TopicPartition(topic, partition)
         if at in found:
             raise KbrokerError(f"{name}: {at} is in it twice")
+        if min(replicas, default=0) < 0:
+            raise KbrokerError(f"{name}: {at}: {min(replicas)} is no broker's id")
         found[at] = replicas
     return found
 

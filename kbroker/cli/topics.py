@@ -24,7 +24,7 @@ from kbroker.cli.topic_facts import (
 )
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.results import ConfigEntry, TopicDescription
-from kbroker.client.errors import BrokerError
+from kbroker.client.errors import BrokerError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 
@@ -260,7 +260,12 @@ def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
     chosen = chosen_partitions(admin, arguments.topic) if arguments.topic else None
     if arguments.unclean and chosen is None:
         raise KbrokerError("--unclean loses records: name the partitions, as in views:0,2")
-    changed = [at for at, has_changed in admin.elect_leaders(chosen, unclean=arguments.unclean).items() if has_changed]
+    failure: PartialFailure | None = None
+    try:
+        elected = admin.elect_leaders(chosen, unclean=arguments.unclean)
+    except PartialFailure as error:
+        failure, elected = error, error.results
+    changed = [at for at, has_changed in elected.items() if has_changed]
     topics = admin.describe_topics({at.topic for at in changed}) if changed else {}
     leaders = {
         TopicPartition(topic.name, each.partition): each.leader
@@ -272,8 +277,10 @@ def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
         print_json(rows)
     elif rows:
         print_table(["topic", "partition", "new leader"], ([*row.values()] for row in rows))
-    else:
+    elif failure is None:
         print("every leader is the right one already")
+    if failure is not None:
+        raise failure
 
 
 def _delete_records(admin: AdminClient, arguments: argparse.Namespace) -> None:

@@ -83,7 +83,7 @@ def _replicas_on(
         try:
             replicas[f"broker {node_id}"] = replica_on(admin, partition, node_id)
         except ClientError as error:
-            errors.append(Difference(partition, f"broker {node_id}", 0, f"it cannot be read: {error}"))
+            errors.append(Difference(partition, f"broker {node_id}", None, f"it cannot be read: {error}"))
     return replicas, errors
 
 

@@ -29,15 +29,19 @@ _MAGIC_AT = 16
 
 
 class Difference(NamedTuple):
-    """The first offset at which a replica is not as the others are. `replica` names it as the caller did."""
+    """The first offset at which a replica is not as the others are; None if it could not be read at all.
+
+    `replica` names it as the caller did.
+    """
 
     partition: TopicPartition
     replica: str
-    offset: int
+    offset: int | None
     what: str
 
     def __str__(self) -> str:
-        return f"{self.partition} on {self.replica}: offset {self.offset}: {self.what}"
+        place = "" if self.offset is None else f"offset {self.offset}: "
+        return f"{self.partition} on {self.replica}: {place}{self.what}"
 
 
 class Replica(NamedTuple):

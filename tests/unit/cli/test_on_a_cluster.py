@@ -1,0 +1,355 @@
+"""The commands that make, move and look at replicas, against three brokers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kbroker.client import AdminClient, Producer
+from kbroker.testing import Broker, Cluster
+from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run, commands_here, from_json
+from tests.kit.kafka import maven
+from tests.kit.kafka.zookeeper import zookeeper_jars
+from tests.kit.parts.processors import wait_until
+
+WAIT_S = 30.0
+SETTINGS = {"offsets.topic.num.partitions": 3, "group.initial.rebalance.delay.ms": 0}
+RECORD = b"x" * 100_000
+SLOW = "0.1"
+"""Megabytes a second: what moves is still moving when it is looked at."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    try:
+        jars = zookeeper_jars()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with Cluster(3, settings=SETTINGS, zookeeper_jars=jars) as started:
+        yield started
+
+
+@pytest.fixture
+def here(cluster: Cluster) -> Run:
+    return commands_here(cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"topic-{uuid4().hex[:12]}"
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> None:
+    """Write records of 0.1 MB to partition 0."""
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_many(topic, [RECORD] * count, partitions=0)
+        producer.flush(WAIT_S)
+
+
+def described(here: Run, topic: str) -> list[dict[str, Any]]:
+    """Return what is told of the partitions of a topic."""
+    (found,) = from_json(here("topics", "describe", topic, "--json"))
+    partitions: list[dict[str, Any]] = found["partitions"]
+    return partitions
+
+
+def replicas(here: Run, topic: str) -> list[list[int]]:
+    return [each["replicas"] for each in described(here, topic)]
+
+
+def plan(folder: Path, topic: str, *rows: list[int]) -> str:
+    """Write a plan that gives these replicas to the partitions of a topic, and return its path."""
+    partitions = [{"topic": topic, "partition": at, "replicas": row} for at, row in enumerate(rows)]
+    path = folder / f"{uuid4().hex}.json"
+    path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(path)
+
+
+def await_that(is_so: Callable[[], bool], what: str) -> None:
+    wait_until(is_so, what, WAIT_S)
+
+
+def await_moved(here: Run) -> None:
+    await_that(lambda: not moving(here), "the end of all moves")
+
+
+def await_gone(broker: Broker, topic: str) -> None:
+    """Wait until a broker has no files of a topic."""
+    data = broker._folder.path / "data"
+    await_that(lambda: not list(data.glob(f"{topic}-?")), f"the end of {topic} in {data}")
+
+
+def refused(done: Any) -> str:
+    """Return the only line that a command which failed has printed."""
+    error: str = done.stderr.decode()
+    assert error.startswith("kbroker: ") and error.count("\n") == 1 and not done.stdout, error
+    return error
+
+
+def moving(here: Run) -> list[dict[str, Any]]:
+    """Return what `reassign status` tells of each partition that moves."""
+    rows: list[dict[str, Any]] = from_json(here("reassign", "status", "--json", code=None))
+    return rows
+
+
+def status_of(here: Run) -> dict[str, Any]:
+    found: dict[str, Any] = from_json(here("cluster", "status", "--json", code=None))
+    return found
+
+
+def rates(here: Run) -> list[str | None]:
+    """Return the limits of replication that are set on the three brokers."""
+    found = [from_json(here("configs", "describe", "broker", str(each), "--json")) for each in (1, 2, 3)]
+    return [row["value"] for rows in found for row in rows if row["name"].endswith("replication.throttled.rate")]
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_has_its_replicas_and_leaders_on_all_brokers(cluster: Cluster, here: Run, name: str) -> None:
+    here("topics", "create", name, "-p", "6", "--replication-factor", "3", "-c", "min.insync.replicas=2")
+    cluster.await_in_sync(name)
+    found = described(here, name)
+    assert [sorted(each["replicas"]) for each in found] == [[1, 2, 3]] * 6
+    assert [each["isr"] for each in found] == [each["replicas"] for each in found]
+    assert Counter(each["leader"] for each in found) == {1: 2, 2: 2, 3: 2}
+    assert "min.insync.replicas=2" in here("topics", "describe", name).stdout.decode()
+    here("topics", "alter", name, "--partitions", "7")
+    cluster.await_in_sync(name)
+    assert len(replicas(here, name)[6]) == 3
+    here("topics", "delete", name)
+    for broker in cluster.brokers.values():
+        assert name not in from_json(commands_here(broker.bootstrap_servers)("topics", "list", "--json"))
+        await_gone(broker, name)
+
+
+def test_more_replicas_than_brokers_are_refused_in_one_line(here: Run, name: str) -> None:
+    error = refused(here("topics", "create", name, "--replication-factor", "4", code=1))
+    assert f"topic '{name}': INVALID_REPLICATION_FACTOR: " in error and "3 broker(s) are registered" in error
+    here("topics", "create", name)
+    error = refused(here("reassign", "plan", name, "--replication-factor", "4", code=1))
+    assert "4 replicas need as many brokers, and there are 3" in error
+
+
+def settings_of(here: Run, kind: str, of: str) -> dict[str, tuple[str, str]]:
+    """Return what is set, by name: the value, and who has set it."""
+    rows = from_json(here("configs", "describe", kind, of, "--json"))
+    return {row["name"]: (row["value"], row["source"]) for row in rows}
+
+
+def await_setting(here: Run, kind: str, of: str, name: str, *told: str) -> None:
+    await_that(lambda: settings_of(here, kind, of).get(name) == told, f"{name}={told[0]} of {kind} {of}")
+
+
+def test_settings_of_topics_and_brokers_are_the_same_at_every_broker(cluster: Cluster, here: Run, name: str) -> None:
+    here("topics", "create", name)
+    here("configs", "alter", "topic", name, "--set", "retention.ms=3600000")
+    here("configs", "alter", "broker", "2", "--set", "log.retention.ms=7200000")
+    here("configs", "alter", "broker", "default", "--set", "log.cleaner.threads=2")
+
+    for broker in cluster.brokers.values():
+        at = commands_here(broker.bootstrap_servers)
+        await_setting(at, "topic", name, "retention.ms", "3600000", "topic")
+        await_setting(at, "broker", "2", "log.retention.ms", "7200000", "broker")
+        await_setting(at, "broker", "3", "log.cleaner.threads", "2", "all brokers")
+        assert "log.retention.ms" not in settings_of(at, "broker", "1")
+    here("configs", "alter", "broker", "2", "--unset", "log.retention.ms")
+    here("configs", "alter", "broker", "default", "--unset", "log.cleaner.threads")
+    assert "broker 9" in refused(here("configs", "describe", "broker", "9", code=1))
+    assert "broker 9" in refused(here("configs", "alter", "broker", "9", "--set", "log.retention.ms=1", code=1))
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_move_as_planned_and_leaders_are_elected(
+    cluster: Cluster, here: Run, name: str, tmp_path: Path
+) -> None:
+    here("topics", "create", name, "-p", "6", "--replication-factor", "2")
+    cluster.await_in_sync(name)
+    fill(cluster, name, 3)
+    output = str(tmp_path / "plan.json")
+    rows = from_json(here("reassign", "plan", name, "--without", "3", "--json", "--output", output))
+    assert rows and all(sorted(row["new_replicas"]) == [1, 2] for row in rows)
+    here("reassign", "execute", output)
+    await_moved(here)
+    assert here("reassign", "status").stdout == b"nothing is moving\n"
+    assert [sorted(each) for each in replicas(here, name)] == [[1, 2]] * 6
+    assert here("reassign", "plan", name, "--without", "3").stdout == b"nothing has to move\n"
+
+    here("reassign", "execute", plan(tmp_path, name, *[[2, 1]] * 6))
+    await_that(lambda: replicas(here, name) == [[2, 1]] * 6, "the new order of replicas")
+    before = [each["leader"] for each in described(here, name)]
+    elected = from_json(here("topics", "elect-leaders", f"{name}:0-5", "--json"))
+    assert elected == [{"topic": name, "partition": at, "leader": 2} for at, leader in enumerate(before) if leader != 2]
+    assert 1 in before and elected
+    assert [each["leader"] for each in described(here, name)] == [2] * 6
+    assert here("topics", "elect-leaders", name).stdout == b"every leader is the right one already\n"
+    assert "name the partitions" in refused(here("topics", "elect-leaders", "--unclean", code=1))
+    kept = here("verify-log", "--replicas", name)
+    assert not kept.stdout and "6 partitions with more than one replica compared" in kept.stderr.decode()
+
+
+def test_a_throttled_move_is_watched_and_cancelled(cluster: Cluster, here: Run, name: str, tmp_path: Path) -> None:
+    """Meanwhile the status tells by how much the new replica lags, and that nothing is wrong."""
+    here("topics", "create", name, "--replication-factor", "2", "-c", "segment.bytes=1048576")
+    (old,) = replicas(here, name)
+    (new,) = {1, 2, 3} - set(old)
+    fill(cluster, name, 60)
+    here("reassign", "execute", plan(tmp_path, name, [old[0], new]), "--throttle", SLOW)
+    (row,) = from_json(here("reassign", "status", "--json", code=1))
+    assert (row["topic"], row["adding"], row["removing"]) == (name, [new], [old[1]])
+    assert row["bytes_copied"] < row["bytes"] and row["bytes"] > 60 * len(RECORD)
+    assert set(rates(here)) == {"100000"}
+
+    status = from_json(here("cluster", "status", "--json"))
+    (lagging,) = status["lagging"]
+    assert (lagging["topic"], lagging["broker"], lagging["alive"]) == (name, new, True)
+    assert 1 < lagging["lag"] <= 60
+    assert (status["under_replicated_partitions"], status["moving_partitions"], status["ready"]) == (0, 1, True)
+    text = here("cluster", "status").stdout.decode()
+    assert "0 under-replicated, 0 without a leader, 1 moving\n" in text
+    assert f"  {name}-0 on broker {new} is " in text and " offsets behind\n" in text
+
+    assert from_json(here("reassign", "cancel", name, "--json")) == [{"topic": name, "partition": 0}]
+    assert here("reassign", "status").stdout == b"nothing is moving\n"
+    assert replicas(here, name) == [old] and rates(here) == []
+    assert here("reassign", "cancel", name).stdout == b"0 moves cancelled\n"
+    assert of_topic(here, name) == ["segment.bytes"]
+
+
+def of_topic(here: Run, topic: str) -> list[str]:
+    """Return the names of the settings that the topic has of its own."""
+    return [name for name, (_, source) in settings_of(here, "topic", topic).items() if source == "topic"]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([1, 9], "INVALID_REPLICA_ASSIGNMENT: Replica assignment has brokers that are not alive"),
+        ([1, 1], "INVALID_REPLICA_ASSIGNMENT: Duplicate replica ids"),
+        ([], "INVALID_REPLICA_ASSIGNMENT: Empty replica list"),
+        ([-1], "-1 is no broker's id"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_and_leaves_no_throttle(
+    here: Run, name: str, tmp_path: Path, row: list[int], says: str
+) -> None:
+    here("topics", "create", name, "--replication-factor", "2")
+    before = replicas(here, name)
+    error = refused(here("reassign", "execute", plan(tmp_path, name, row), "--throttle", SLOW, code=1))
+    assert f"{name}-0: {says}" in error
+    assert replicas(here, name) == before and rates(here) == []
+    assert of_topic(here, name) == []
+
+
+def test_partitions_and_topics_that_are_not_there_do_not_move(here: Run, name: str, tmp_path: Path) -> None:
+    here("topics", "create", name)
+    for throttle in ([], ["--throttle", SLOW]):
+        error = refused(here("reassign", "execute", plan(tmp_path, name, [1], [1]), *throttle, code=1))
+        assert f"topic '{name}' has no partition 1; it has 1" in error
+        missing = plan(tmp_path, f"not-{name}", [1])
+        assert f"not-{name}" in refused(here("reassign", "execute", missing, *throttle, code=1))
+    assert rates(here) == []
+    assert f"not-{name}" in refused(here("reassign", "plan", f"not-{name}", code=1))
+    assert f"not-{name}" in refused(here("reassign", "cancel", f"not-{name}", code=1))
+    assert "broker 9 is not in the cluster; it has 1, 2, 3" in refused(here("reassign", "plan", "--on", "9", code=1))
+
+
+# --- a broker comes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_comes_gets_its_share_and_moves_it_between_its_disks(
+    cluster: Cluster, here: Run, name: str, tmp_path: Path
+) -> None:
+    here("topics", "create", name, "-p", "4", "--replication-factor", "3")
+    fill(cluster, name, 30)
+    disks = [str(tmp_path / each) for each in ("one", "two")]
+    settings: Mapping[str, object] = {
+        "broker.id": 4, "zookeeper.connect": cluster.zookeeper.connect, "log.dirs": ",".join(disks), **SETTINGS,
+    }  # fmt: skip
+    with BrokerProcess({**settings}, tmp_path / "4") as newcomer:
+        await_that(lambda: len(status_of(here)["brokers"]) == 4, "broker 4")
+        here("reassign", "plan", name, "--execute")
+        here("reassign", "execute", plan(tmp_path, name, [4, 1, 2]))
+        await_moved(here)
+        placed = replicas(here, name)
+        assert placed[0] == [4, 1, 2] and sum(4 in each for each in placed) >= 3
+        here("topics", "elect-leaders", f"{name}:0")
+        with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            replica = (name, 0, 4)
+
+            def place() -> str | None:
+                (found,) = admin.describe_replica_log_dirs([replica]).values()
+                return found.path
+
+            (other,) = {*disks} - {place()}
+            admin.alter_replica_log_dirs({replica: other})
+            fill(cluster, name, 3)
+            await_that(lambda: place() == other, "the move between directories")
+        (mine,) = [each for each in status_of(here)["brokers"] if each["id"] == 4]
+        assert {each["path"]: each["partitions"] > 0 for each in mine["log_dirs"]}[other]
+        kept = here("verify-log", "--replicas", name)
+        assert not kept.stdout and "4 partitions with more than one replica compared" in kept.stderr.decode()
+        assert described(here, name)[0]["end_offset"] == 33
+
+        here("reassign", "plan", "--without", "4", "--execute")
+        await_moved(here)
+        assert all(4 not in each for each in replicas(here, name))
+        assert newcomer.stop() == 0
+    await_that(lambda: status_of(here)["ready"], "a cluster at rest")
+
+
+# --- a broker is away -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
+    cluster: Cluster, here: Run, name: str, tmp_path: Path
+) -> None:
+    doomed, pair = f"doomed-{name}", f"pair-{name}"
+    here("topics", "create", name, doomed, "--replication-factor", "3")
+    here("topics", "create", pair, "--replication-factor", "3", "-p", "2")
+    cluster.await_in_sync(name, doomed, pair)
+    (row,) = described(here, name)
+    alive, other, dead = [row["leader"], *({1, 2, 3} - {row["leader"]})]
+    here("reassign", "execute", plan(tmp_path, pair, [other, alive, dead], [dead, alive, other]))
+    here("topics", "elect-leaders", pair)
+    here("reassign", "execute", plan(tmp_path, pair, [alive, other, dead], [dead, alive, other]))
+    await_moved(here)
+    cluster.kill(dead)
+    try:
+        fill(cluster, name, 1)
+        await_that(lambda: dead not in {each["id"] for each in status_of(here)["brokers"]}, "the loss of the broker")
+        status = status_of(here)
+        assert status["under_replicated_partitions"] > 0
+        assert not status["ready"] and status["offline_partitions"] == 0
+        (found,) = [each for each in status["lagging"] if each["topic"] == name]
+        assert found == {"topic": name, "partition": 0, "broker": dead, "alive": False, "lag": None}
+        text = here("cluster", "status", code=1).stdout.decode()
+        assert f"on broker {dead} is not in sync, its broker is not there\n" in text
+        error = refused(here("reassign", "plan", code=1))
+        assert f"broker {dead} has replicas and is not in the cluster now" in error
+        compared = here("verify-log", "--replicas", name, code=1)
+        assert compared.stdout.decode().startswith(f"{name}-0 on broker {dead}: it cannot be read: ")
+        elected = here("topics", "elect-leaders", pair, "--json", code=1)
+        assert f"1 of 2 failed: {pair}-1: PREFERRED_LEADER_NOT_AVAILABLE" in elected.stderr.decode()
+        assert from_json(elected) == [{"topic": pair, "partition": 0, "leader": alive}]
+
+        here("topics", "delete", doomed)
+        gone = refused(here("reassign", "execute", plan(tmp_path, doomed, [alive]), code=1))
+        assert doomed in gone and "UNKNOWN_TOPIC_OR_PARTITION" in gone
+        again = refused(here("topics", "create", doomed, "--replication-factor", "2", code=1))
+        assert f"topic '{doomed}': TOPIC_ALREADY_EXISTS" in again
+    finally:
+        cluster.start(dead)
+    await_that(lambda: status_of(here)["ready"], "a cluster at rest")
+    await_gone(cluster.brokers[dead], doomed)
+    here("topics", "create", doomed)
+    here("topics", "delete", doomed)
