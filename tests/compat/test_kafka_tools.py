@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,60 +15,12 @@ import pytest
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.transactional_producer import TransactionalProducer
 from tests.kit.clients.wire import WireClient
-from tests.kit.kafka import maven
-from tests.kit.kafka.java_program import java
-
-TOOLS = "org.apache.kafka.tools"
-# Tools that moved: the package of each version.
-PACKAGES = {
-    "3.9.1": {
-        "ConsoleProducer": "kafka.tools",
-        "BrokerApiVersionsCommand": "kafka.admin",
-        "ConfigCommand": "kafka.admin",
-    },
-    "4.3.1": {"ConfigCommand": "kafka.admin"},
-}
-READER_PROPERTY = {"3.9.1": "--property", "4.3.1": "--reader-property"}
-FORMATTER_PROPERTY = {"3.9.1": "--property", "4.3.1": "--formatter-property"}
-IN_PACKAGES = {"ConsoleConsumer": f"{TOOLS}.consumer", "ConsumerGroupCommand": f"{TOOLS}.consumer.group"}
-
-
-class Tools:
-    """Kafka's tools of one version, each run in its own JVM as the scripts in bin/ do."""
-
-    def __init__(self, version: str, broker: BrokerProcess, folder: Path):
-        self.version, self.broker, self.folder = version, broker, folder
-
-    def command(self, tool: str, *arguments: object, flag: str = "--bootstrap-server") -> list[str]:
-        package = PACKAGES[self.version].get(tool) or IN_PACKAGES.get(tool, TOOLS)
-        classpath = maven.fetch(
-            [f"org.apache.kafka:kafka_2.13:{self.version}", f"org.apache.kafka:kafka-tools:{self.version}"]
-        )
-        command = [*java(classpath, "-Xmx256m"), f"{package}.{tool}", flag, self.broker.address]
-        return [*command, *map(str, arguments)]
-
-    def run(self, tool: str, *arguments: object, stdin: str = "") -> str:
-        """Run a tool, which must succeed, and return what it prints."""
-        done = self.attempt(tool, *arguments, stdin=stdin)
-        assert done.returncode == 0, f"{tool} {arguments}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def attempt(self, tool: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(tool, *arguments),
-            input=stdin, capture_output=True, text=True, timeout=90, check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )  # fmt: skip
-
-    def file(self, text: str) -> Path:
-        path = self.folder / uuid4().hex
-        path.write_text(text)
-        return path
+from tests.kit.kafka.tools import FORMATTER_PROPERTY, READER_PROPERTY, Tools
 
 
 @pytest.fixture(params=[pytest.param("3.9.1", marks=pytest.mark.slow), "4.3.1"])
 def tools(request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path: Path) -> Iterator[Tools]:
-    yield Tools(request.param, broker, tmp_path)
+    yield Tools(request.param, broker.address, tmp_path)
 
 
 @pytest.fixture
@@ -136,12 +86,12 @@ def test_configs_of_groups_are_read_and_altered(tools: Tools) -> None:
     assert "timeout" not in tools.run("ConfigCommand", *of_group, "--describe")
 
 
-def test_log_directories_are_described(tools: Tools, topic: str) -> None:
+def test_log_directories_are_described(tools: Tools, broker: BrokerProcess, topic: str) -> None:
     tools.run("TopicCommand", "--create", "--topic", topic, "--partitions", 2)
     printed = tools.run("LogDirsCommand", "--describe", "--topic-list", topic)
-    (broker,) = json.loads(printed.splitlines()[-1])["brokers"]
-    (directory,) = broker["logDirs"]
-    assert (directory["logDir"], directory["error"]) == (str(tools.broker.data), None)
+    (described,) = json.loads(printed.splitlines()[-1])["brokers"]
+    (directory,) = described["logDirs"]
+    assert (directory["logDir"], directory["error"]) == (str(broker.data), None)
     assert sorted(directory["partitions"], key=lambda one: str(one["partition"])) == [
         {"partition": f"{topic}-{number}", "size": 0, "offsetLag": 0, "isFuture": False} for number in range(2)
     ]
@@ -149,7 +99,7 @@ def test_log_directories_are_described(tools: Tools, topic: str) -> None:
 
 def test_the_quorum_is_this_broker(tools: Tools) -> None:
     status = tools.run("MetadataQuorumCommand", "describe", "--status")
-    assert re.search(r"CurrentVoters: +\[\{\"id\": 1,.*" + re.escape(tools.broker.address), status)
+    assert re.search(r"CurrentVoters: +\[\{\"id\": 1,.*" + re.escape(tools.address), status)
     assert re.search(r"MaxFollowerLag: +0\n", status)
     assert re.search(
         r"^1\s+\S+\s+\d+\s+0\s+\d+\s+\d+\s+Leader",
