@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kbroker.cluster.peers import STARTING_S
 from tests.simulation.scheduler import MS, SECOND, Action, Event, Process, Scheduler
 
 BROKEN = object()
@@ -246,6 +247,8 @@ class Failure:
 
 Answered = Callable[[Any], None]
 RECONNECT_DELAY = 200 * MS
+STARTING = round(STARTING_S * SECOND)
+"""How long a port that was never reached may refuse before its process is taken for gone."""
 Serve = Callable[[Process, Any, Answered], None]
 """Carries out a request of a process, and calls back with the answer, once, at any time."""
 
@@ -278,10 +281,13 @@ class Caller:
     def __init__(self, network: Network, process: Process, target: str, *, on_refused: Action = lambda: None):
         self._network, self._process, self._target = network, process, target
         self._on_refused = on_refused
-        """Called when a connection broke and the port refuses a new one."""
+        """Called once when nobody listens any more: the port refuses. One that was never reached may be starting, so it
+        has to refuse for STARTING."""
         self._connection: Connection | None = None
         self._is_connecting = False
-        self._has_refused = False
+        self._is_reached = False
+        self._refuses_since: int | None = None
+        self._is_told = False
         self.is_kept = False
         """Whether the connection is opened again whenever it breaks, also if there is nothing to send."""
         self._calls: dict[int, _Call] = {}
@@ -320,7 +326,7 @@ class Caller:
     def _connected(self, result: Connection | Refusal) -> None:
         self._is_connecting = False
         if isinstance(result, Connection):
-            self._has_refused = False
+            self._is_reached, self._refuses_since, self._is_told = True, None, False
             self._connection = result
             for number, call in list(self._calls.items()):
                 self._send(number, call)
@@ -328,8 +334,14 @@ class Caller:
         self._fail(is_refused=result is Refusal.REFUSED)
         if self.is_kept:
             self._network.scheduler.after(RECONNECT_DELAY, self._again, self._process)
-        if result is Refusal.REFUSED and not self._has_refused:
-            self._has_refused = True
+        if result is not Refusal.REFUSED:
+            self._refuses_since = None
+            return
+        now = self._network.scheduler.now
+        if self._refuses_since is None:
+            self._refuses_since = now
+        if not self._is_told and (self._is_reached or now - self._refuses_since >= STARTING):
+            self._is_told = True
             self._on_refused()
 
     def _arrive(self, thing: Any) -> None:

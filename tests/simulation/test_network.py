@@ -97,10 +97,27 @@ def test_a_machine_without_power_is_silent_until_it_is_back() -> None:
 
 def test_a_liar_refuses_although_it_lives() -> None:
     world = World()
-    world.network.lies.add(("c", "s"))
     world.call(1)
     world.run(SECOND)
-    assert world.answers == [Failure(is_refused=True, is_sent=False)]
+    world.network.lies.add(("c", "s"))
+    for connection in list(world.network.connections):
+        connection.reset()
+    world.run(SECOND)
+    assert world.refused == [True]
+    world.call(2)
+    world.run(SECOND)
+    assert world.answers == [1, Failure(is_refused=True, is_sent=False)]
+    assert world.refused == [True]
+
+
+def test_a_port_that_was_never_reached_may_be_that_of_a_process_that_starts() -> None:
+    """The contract is that of `cluster.peers.Peers.on_refused`."""
+    world = World(spikes=0.0)
+    world.network.lies.add(("c", "s"))
+    world.caller.keep()
+    world.run(4 * SECOND)
+    assert world.refused == []
+    world.run(2 * SECOND)
     assert world.refused == [True]
 
 
