@@ -111,7 +111,7 @@ class Load:
             "first": 0, "size": SIZE, "codec": "none", "headers": False, "nulls": False, "acks": -1,
             "pause_ms": pause_ms, "idempotent": True, **told,
         }  # fmt: skip
-        self.grouped = {"group": self.topic, "timeout_s": PATIENCE_S, "assignor": None, "static": False, **told}
+        self.grouped = {"group": self.topic, "timeout_s": int(PATIENCE_S), "assignor": None, "static": False, **told}
         self.processes: list[subprocess.Popen[str]] = []
 
     def fill(self, topic: str) -> None:
@@ -135,6 +135,9 @@ class Load:
                 places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
                 while not any(each is not None for each in reader.committed(places).values()):
                     assert time.monotonic() < deadline, f"{group} commits nothing"
+                    for process in self.processes:
+                        if process.poll() not in (None, 0):
+                            self.client.finish(process)
                     time.sleep(0.1)
 
     def finish(self) -> None:
