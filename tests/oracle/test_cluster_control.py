@@ -18,7 +18,6 @@ OTHERWISE = {
     "alter_partition_of_one_that_another_broker_leads": "only the leader says who is in sync",
     "alter_partition_that_changes_nothing_and_is_asked_twice": "what the two before have written in Kafka",
     "alter_partition_in_older_versions": "what the two before have written in Kafka",
-    "topics_are_made_grown_and_deleted_by_the_controller_only": "NOT_CONTROLLER without a text",
     "topics_with_assignments_that_cannot_be": "validate_only refuses what would be refused",
 }
 """Cases in which kbroker is stricter than Kafka, or that follow one."""

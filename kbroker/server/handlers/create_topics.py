@@ -40,12 +40,13 @@ Result = M.CreateTopicsResponse.CreatableTopicResult
 FIRST_VERSION_WITH_CONFIGS = 5
 DUPLICATE_NAME = ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 TIMED_OUT = ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
+NOT_CONTROLLER = ProtocolError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
 
 
 def handle(services: Services, request: Request, message: M.CreateTopicsRequest) -> M.CreateTopicsResponse | None:
     cluster = services.cluster
     if not cluster.is_controller:
-        return R(topics=[_refused(name, ProtocolError(ErrorCode.NOT_CONTROLLER)) for name in _names(message)])
+        return R(topics=[_refused(name, NOT_CONTROLLER) for name in _names(message)])
     if message.timeout_ms <= 0 and cluster.is_alone:
         return R(topics=[_refused(name, TIMED_OUT) for name in _names(message)])
     counts = Counter(topic.name for topic in message.topics)
