@@ -158,4 +158,7 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
         yield from replicas_went_offline(context, [(each, answer.broker_id) for each in sorted(now - before)])
     if before - now:
         yield from bring_all_online(context)
+        # Another leader may have been elected since the request: only replicas that were known to be good were told.
+        back = [(each, answer.broker_id) for each in sorted(before - now) if each.topic not in context.deleting]
+        yield from change_replicas(context, back, ReplicaStatus.ONLINE)
         yield from release(context, {each.topic for each in before - now})

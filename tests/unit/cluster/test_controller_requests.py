@@ -289,6 +289,31 @@ def test_replicas_in_a_failed_directory_lose_the_lead_and_their_place_in_the_isr
     assert cluster.members[1].told.metadata[T0].offline_replicas == []
 
 
+def test_replicas_of_one_partition_whose_directories_are_well_again_all_know_who_leads_then(
+    cluster: ControlCluster,
+) -> None:
+    """The first one to say so is elected; the second one has been told of no leader by then."""
+    cluster.create("t", (2, 3))
+
+    def look_at(*node_ids: int) -> None:
+        for node_id in node_ids:
+            event = Create(paths.LOG_DIR_EVENT_PREFIX, paths.encode_log_dir_event(node_id), sequential=True)
+            cluster.members[node_id].session.multi([event])
+        cluster.settle()
+
+    for node_id in (3, 2):
+        told = cluster.members[node_id].told
+        told.failed = {T0}
+        del told.roles[T0]
+        look_at(node_id)
+    assert cluster.state("t")[:3] == (-1, 2, (2,))
+    for node_id in (2, 3):
+        cluster.members[node_id].told.failed = set()
+    look_at(2, 3)
+    assert cluster.leader("t") == 2
+    assert cluster.members[3].told.roles[T0].leader == 2
+
+
 def test_tools_ask_for_moves_and_elections_through_the_store(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     targets = {T0: (3, 4), TopicPartition("none", 0): (1,)}
