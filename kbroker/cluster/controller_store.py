@@ -62,6 +62,7 @@ class ControllerStore:
             C.WriteStates: self._partitions.write,
             C.ReadUnclean: self._read_unclean,
             C.ReadBrokers: self._read_brokers,
+            C.ReadBrokerEpochs: self._read_broker_epochs,
             C.ReadTopicNames: self._read_topic_names,
             C.ReadTopics: self._read_topics,
             C.WriteTopic: self._write_topic,
@@ -135,6 +136,12 @@ class ControllerStore:
         return {
             int(name): Broker(int(name), epoch, registration.endpoints, registration.rack)
             for name, (registration, epoch) in found.items()
+        }
+
+    def _read_broker_epochs(self, command: C.ReadBrokerEpochs) -> dict[int, int]:
+        nodes = self._store.get_many([paths.broker_path(each) for each in command.broker_ids])
+        return {
+            each: node[1].creation_id for each, node in zip(command.broker_ids, nodes, strict=True) if node is not None
         }
 
     def _read_topic_names(self, _: C.ReadTopicNames) -> frozenset[str]:

@@ -46,8 +46,9 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "AlterPartition: who may be in an ISR",
         "Only the leader is obeyed, only replicas of the partition may be in it, and only in the life in which "
-        "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. Kafka "
-        "checks none of it in ZooKeeper mode, where epochs are -1.",
+        "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. It looks at "
+        "the members' registrations once more before it writes. Kafka checks none of it in ZooKeeper mode, where "
+        "epochs are -1.",
         "A replica that came back with an empty disk must not be let in by what it had before.",
         "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
     ),

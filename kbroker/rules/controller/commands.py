@@ -65,6 +65,12 @@ class ReadBrokers(NamedTuple):
     """Result: {broker id: Broker} of those that are registered and not known to be dead all the same, watched."""
 
 
+class ReadBrokerEpochs(NamedTuple):
+    """Result: {broker id: epoch} of those of these brokers that are registered now."""
+
+    broker_ids: tuple[int, ...]
+
+
 class ReadTopicNames(NamedTuple):
     """Result: the names of all topics, as a set, watched."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import DropIsrChanges, ReadIsrChanges, Rule, WriteStates
+from kbroker.rules.controller.commands import DropIsrChanges, ReadBrokerEpochs, ReadIsrChanges, Rule, WriteStates
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.partitions import read_again
 from kbroker.rules.controller.values import RECOVERED, RECOVERING, PartitionState
@@ -45,6 +45,8 @@ def alter_isrs(
             accepted[partition] = checked
         else:
             outcome[partition] = checked
+    if accepted:
+        yield from _leave_out_returned(context, accepted, outcome)
     if accepted:
         written: dict[TopicPartition, PartitionState] = yield WriteStates(accepted)
         context.states.update(written)
@@ -90,6 +92,24 @@ def _check(context: Context, partition: TopicPartition, leader: int, asked: Want
 def _is_eligible(context: Context, broker_id: int, epoch: int) -> bool:
     """Return whether a broker may be in an ISR: it is live, and in the same life as when it fetched (KIP-903)."""
     return context.is_live(broker_id) and epoch in (NOT_GIVEN, context.brokers[broker_id].epoch)
+
+
+def _leave_out_returned(
+    context: Context,
+    accepted: dict[TopicPartition, PartitionState],
+    outcome: dict[TopicPartition, PartitionState | ErrorCode],
+) -> Rule[None]:
+    """Refuse ISRs with a member that is registered anew, or not any more, and this controller has not seen that yet.
+
+    Such a member may have lost records. Once the ISR is written behind its registration, the next controller could not
+    see that any more (`takeover._returned`).
+    """
+    members = tuple(sorted({each for state in accepted.values() for each in state.isr}))
+    epochs: dict[int, int] = yield ReadBrokerEpochs(members)
+    others = {each for each in members if epochs.get(each) != context.brokers[each].epoch}
+    for partition in [each for each, state in accepted.items() if not others.isdisjoint(state.isr)]:
+        del accepted[partition]
+        outcome[partition] = ErrorCode.INELIGIBLE_REPLICA
 
 
 def isrs_changed(context: Context) -> Rule[None]:

@@ -310,11 +310,15 @@ class ControlCluster:
 
     # --- asking and looking -------------------------------------------------------------------------------------------
 
-    def ask(self, request: Any, node_id: int | None = None) -> Any:
-        """Ask the controller, let everything settle, and return the answer."""
+    def ask(self, request: Any, node_id: int | None = None, *, meanwhile: Callable[[], object] = lambda: None) -> Any:
+        """Ask the controller, let everything settle, and return the answer.
+
+        What `meanwhile` does happens before the controller looks at the request, which it does before all else.
+        """
         answers: list[Any] = []
         member = self.active if node_id is None else self.members[node_id]
         member.controller.ask(request, answers.append)
+        meanwhile()
         self.settle()
         assert len(answers) == 1, answers
         return answers[0]

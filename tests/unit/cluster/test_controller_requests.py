@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kbroker.cluster.controller import ControllerConfig
@@ -45,6 +47,7 @@ def alter(
     topic_id: bytes | None = None,
     version: int = 3,
     recovery: int = 0,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> M.AlterPartitionResponse:
     """Ask for an ISR of t-0: (broker id, broker epoch) each, epoch -1 for one that the leader does not know."""
     Request = M.AlterPartitionRequest
@@ -59,7 +62,8 @@ def alter(
     own = cluster.members[leader].told.epoch if broker_epoch is None else broker_epoch
     known = cluster.assignment("t").topic_id.bytes if topic_id is None else topic_id
     topic = Request.TopicData(topic_name="t", topic_id=known, partitions=[one])
-    answer = cluster.ask(AlterPartition(Request(broker_id=leader, broker_epoch=own, topics=[topic]), version))
+    request = Request(broker_id=leader, broker_epoch=own, topics=[topic])
+    answer = cluster.ask(AlterPartition(request, version), meanwhile=meanwhile)
     assert isinstance(answer, M.AlterPartitionResponse)
     return answer
 
@@ -120,6 +124,26 @@ def test_a_replica_of_a_former_life_is_not_let_in(cluster: ControlCluster) -> No
     fresh = {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
     assert code(alter(cluster, [(2, -1), (3, before)], **fresh)) == ErrorCode.INELIGIBLE_REPLICA
     assert code(alter(cluster, [(2, -1), (3, cluster.members[3].told.epoch)], **fresh)) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_member_that_has_come_back_unseen_is_in_no_isr_that_is_written(
+    cluster: ControlCluster, comes_back: bool
+) -> None:
+    """The next controller puts out who has registered after the ISR was written; this one may die before it sees it."""
+    cluster.create("t", (2, 3, 4))
+    assert code(alter(cluster, [(2, -1), (3, -1)])) == ErrorCode.NONE
+    before = cluster.members[3].told.epoch
+
+    def bounce() -> None:
+        cluster.kill(3)
+        cluster.expire(3)
+        if comes_back:
+            cluster.start(3)
+
+    wanted = [(2, -1), (3, before), (4, -1)]
+    assert code(alter(cluster, wanted, partition_epoch=1, meanwhile=bounce)) == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.state("t").isr == (2,)
 
 
 def test_replicas_are_moved_and_the_old_ones_deleted(cluster: ControlCluster) -> None:
