@@ -9,11 +9,18 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._core.log.scan import segment_check
-from kbroker._core.log.scan.segment_check import EpochRun, SegmentCheck, TransactionEvent, check_segment
+from kbroker._core.log.scan.segment_check import (
+    EpochRun,
+    SegmentCheck,
+    SegmentFinding,
+    TransactionEvent,
+    check_segment,
+)
 from kbroker.inspection.binary_files import BINARY_FILES, used_size
 from kbroker.inspection.entries import (
     WHOLE_FILE,
@@ -32,6 +39,13 @@ from kbroker.storage import checkpoints, file_names
 from kbroker.storage.index_entries import ABORTED_TRANSACTION, INDEX_ENTRY, TIME_INDEX_ENTRY
 
 _OPEN_TRANSACTIONS = 100_000  #: so many open transactions are followed; with more the .txnindex check is incomplete
+
+_SUFFIXES = {
+    segment_check.LOG: file_names.LOG,
+    segment_check.INDEX: file_names.INDEX,
+    segment_check.TIME_INDEX: file_names.TIME_INDEX,
+}
+_ENTRIES = {file_names.INDEX: INDEX_ENTRY, file_names.TIME_INDEX: TIME_INDEX_ENTRY}
 
 Progress = Callable[[int], None]
 
@@ -209,8 +223,7 @@ class PartitionChecker:
         is_last = end_offset is None
         paths = {suffix: self._file(base, suffix) for suffix in (file_names.LOG, *file_names.INDEX_SUFFIXES)}
         indexes = {
-            suffix: self._index_entries(paths[suffix], entry.size, is_last)
-            for suffix, entry in ((file_names.INDEX, INDEX_ENTRY), (file_names.TIME_INDEX, TIME_INDEX_ENTRY))
+            suffix: self._index_entries(paths[suffix], entry.size, is_last) for suffix, entry in _ENTRIES.items()
         }
         aborted = self._read(paths[file_names.TRANSACTION_INDEX].name)
         log = str(paths[file_names.LOG])
@@ -236,9 +249,10 @@ class PartitionChecker:
         finally:
             os.close(fd)
         self.result.size += size
-        files = {segment_check.LOG: log, segment_check.INDEX: str(paths[file_names.INDEX])}
         for at in checked.findings:
-            self._add(files.get(at.file, str(paths[file_names.TIME_INDEX])), at.position, at.what)
+            suffix = _SUFFIXES[at.file]
+            if not (is_last and self._is_remnant(paths[suffix], indexes.get(suffix, b""), at, checked)):
+                self._add(paths[suffix], at.position, at.what)
         if checked.finding_count > len(checked.findings):
             self._add(log, WHOLE_FILE, f"{checked.finding_count - len(checked.findings)} more findings")
         is_whole = checked.position == size or (is_last and self._context.is_live)
@@ -261,6 +275,27 @@ class PartitionChecker:
             # Only the active segment's index may be larger than its entries.
             self._add(path, used, f"{len(data) - used} bytes of zeros to the end")
         return data[:used]
+
+    def _is_remnant(self, path: Path, index: bytes, finding: SegmentFinding, checked: SegmentCheck) -> bool:
+        """Whether the finding is an entry that a truncation by Kafka has left behind the end of a preallocated index.
+
+        Such a truncation moves the end, which no file has, and leaves the bytes: wrong entries in their order, and then
+        zeros. They go when the index is closed.
+        """
+        if finding.file == segment_check.LOG:
+            return False
+        entry = _ENTRIES[_SUFFIXES[finding.file]]
+        try:
+            if path.stat().st_size < len(index) + entry.size:
+                return False
+        except OSError:
+            return False
+        wrong = {each.position for each in checked.findings if each.file == finding.file}
+        behind = range(finding.position, len(index), entry.size)
+        values = [entry.unpack_from(index, at) for at in behind]
+        return wrong.issuperset(behind) and all(
+            mine[0] <= following[0] and mine[1] <= following[1] for mine, following in pairwise(values)
+        )
 
     def _check_last_time(self, path: Path, index: bytes, checked: SegmentCheck) -> None:
         """Check that the time index of a closed segment ends with its largest timestamp: lookups by time rely on it."""

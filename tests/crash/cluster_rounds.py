@@ -317,7 +317,7 @@ def unlike_replicas(cluster: Cluster) -> list[str]:
 
 
 def damaged_files(cluster: Cluster, node_id: int) -> list[str]:
-    """Return what `kbroker verify-log` finds in a kbroker's files. Kafka's followers index times in another way."""
+    """Return what `kbroker verify-log` finds in a kbroker's files."""
     if cluster.nodes[node_id].kind != "kbroker":
         return []
     command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", str(cluster.nodes[node_id].data)]

@@ -149,6 +149,32 @@ def test_the_place_of_damage_is_told_to_the_byte(data: Path) -> None:
     assert Finding(str(log), len(old), "1000 bytes of zeros to the end") in findings(data)
 
 
+@pytest.mark.parametrize(
+    ("suffix", "entry", "left"),
+    [
+        (".index", ">ii", [(900, 90_000), (950, 95_000)]),
+        (".timeindex", ">qi", [(kit.NOW * 2, 7), (kit.NOW * 2 + 1, 900)]),
+    ],
+)
+def test_what_a_truncation_leaves_behind_the_end_of_a_preallocated_index_is_no_finding(
+    data: Path, suffix: str, entry: str, left: list[tuple[int, int]]
+) -> None:
+    """Apache Kafka moves the end of a mapped index and leaves the bytes; the file has zeros up to its size."""
+    path = data / "codecs-0" / f"{15:020}{suffix}"
+    old = path.read_bytes()
+    remnants = b"".join(struct.pack(entry, *each) for each in left)
+    size, zeros = struct.calcsize(entry), bytes(4800)
+    path.write_bytes(old + remnants + zeros)
+    assert findings(data) == []
+    path.write_bytes(old + remnants)
+    assert {one.position for one in findings(data)} == {len(old), len(old) + size}
+    backwards = remnants[size:] + remnants[:size]
+    path.write_bytes(old + backwards + zeros)
+    assert len(old) in {one.position for one in findings(data)}
+    path.write_bytes(remnants[:size] + old[size:] + zeros)
+    assert 0 in {one.position for one in findings(data)}
+
+
 def test_messages_inside_a_set_that_lie_are_found(tmp_path: Path) -> None:
     path = tmp_path / "x-0" / "00000000000000000000.log"
     path.parent.mkdir()
