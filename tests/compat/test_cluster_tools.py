@@ -137,14 +137,15 @@ class Load:
         self._is_ending.set()
         self._threads[0].join(PATIENCE_S)
         if kind is None:
-            await_that(lambda: len(self.read) >= self.sent, "the group does not read all")
+            await_that(lambda: self.errors or len(self.read) >= self.sent, "the group does not read all")
         self._is_read.set()
         self._threads[1].join(PATIENCE_S)
 
 
-def elsewhere(row: Sequence[int]) -> list[int]:
-    """Return replicas of which none leads or follows as it does now: the next broker takes the place of each."""
-    return [each % 3 + 1 for each in row]
+def elsewhere(at: int, row: Sequence[int]) -> list[int]:
+    """Return replicas without the one that is preferred now; every other time the new one is preferred then."""
+    (new,) = {1, 2, 3} - {*row}
+    return [new, row[1]] if at % 2 else [row[1], new]
 
 
 def plan(tools: Tools, topic: str, rows: Sequence[Sequence[int]]) -> Path:
@@ -177,8 +178,8 @@ def throttles(cluster: Cluster, topic: str) -> dict[str, str]:
 
 
 def move_all(cluster: Cluster, tools: Tools, topic: str, throttle: int | None) -> None:
-    """Move all replicas of a topic to other brokers."""
-    wanted = [elsewhere(row) for row in replicas(cluster, topic)]
+    """Move all partitions of a topic away from the brokers that lead them."""
+    wanted = [elsewhere(at, row) for at, row in enumerate(replicas(cluster, topic))]
     path = plan(tools, topic, wanted)
     limits = [] if throttle is None else ["--throttle", throttle]
     said = tools.run(REASSIGN, "--reassignment-json-file", path, "--execute", *limits)
