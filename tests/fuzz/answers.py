@@ -259,6 +259,7 @@ def administer(options: dict[str, Any]) -> None:
             lambda: admin.alter_partition_reassignments({PARTITIONS[0]: [0]}),
             admin.list_partition_reassignments,
             lambda: admin.fetch_replica(PARTITIONS[0], 0, 0),
+            lambda: admin.list_log_end_offsets([(*each, 0) for each in PARTITIONS]),
         )
 
 
