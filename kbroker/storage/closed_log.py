@@ -8,7 +8,7 @@ from kbroker.fs import FileSystem
 from kbroker.model import TopicPartition
 from kbroker.storage.checkpoints import RECOVERY_POINTS
 from kbroker.storage.leader_epochs import LeaderEpochs
-from kbroker.storage.options import LogOptions
+from kbroker.storage.options import NEVER, LogOptions
 from kbroker.storage.recovery import LoadedLog, LogLoader, LogRefused
 from kbroker.storage.segment import Progress
 
@@ -21,7 +21,7 @@ class ClosedLog:
     The log's lock guards changes.
     """
 
-    __slots__ = ("_known_epoch", "_may_have_gaps", "_progress", "is_clean", "recovery_point", "refusal", "start_offset")
+    __slots__ = ("_gaps_below", "_known_epoch", "_progress", "is_clean", "recovery_point", "refusal", "start_offset")
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ClosedLog:
         recovery_point: int,
         start_offset: int,
         progress: Progress | None,
-        may_have_gaps: bool,
+        gaps_below: int,
         known_epoch: int,
     ):
         self.is_clean = is_clean
@@ -40,7 +40,7 @@ class ClosedLog:
         self.refusal = ""
         """Why the log is never loaded: recovery would lose records of a clean stop. Empty: it may be loaded."""
         self._progress = progress
-        self._may_have_gaps = may_have_gaps
+        self._gaps_below = gaps_below
         self._known_epoch = known_epoch
 
     def load(
@@ -62,7 +62,7 @@ class ClosedLog:
             recovery_point=self.recovery_point,
             log_start_offset=self.start_offset,
             progress=self._progress,
-            may_have_gaps=self._may_have_gaps,
+            gaps_below=self._gaps_below,
             leader_epoch=max(leader_epoch, self._known_epoch),
         )
         try:
@@ -84,7 +84,7 @@ class ClosedLog:
     def opened(self) -> None:
         """Note that the files were opened: they need no recovery until something is cut off."""
         self.is_clean = True
-        self._may_have_gaps = False
+        self._gaps_below = 0
 
     def cut(self, offset: int) -> None:
         """Note that the log is cut at `offset`.
@@ -93,5 +93,5 @@ class ClosedLog:
         records behind the gap were being served.
         """
         self.is_clean = False
-        self._may_have_gaps = True
+        self._gaps_below = NEVER
         self.start_offset = min(self.start_offset, offset)

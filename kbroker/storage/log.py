@@ -54,10 +54,13 @@ class Log(LogReplica):
         log_start_offset: int = 0,
         high_watermark: int = 0,
         progress: Progress | None = None,
-        may_have_gaps: bool = False,
+        gaps_below: int = 0,
         known_epoch: int = NO_LEADER_EPOCH,
     ):
-        """`known_epoch`: the leader epoch that the cluster has named last, if that is known before a role is given."""
+        """`gaps_below`: recovery keeps gaps between segments up to this offset.
+
+        `known_epoch`: the leader epoch that the cluster has named last, if that is known before a role is given.
+        """
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
@@ -71,7 +74,7 @@ class Log(LogReplica):
             recovery_point=recovery_point,
             start_offset=log_start_offset,
             progress=progress,
-            may_have_gaps=may_have_gaps,
+            gaps_below=gaps_below,
             known_epoch=known_epoch,
         )
         self.written_recovery_point = recovery_point

@@ -18,7 +18,7 @@ from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
 from kbroker.storage.flush import Flushers
 from kbroker.storage.log import Log
 from kbroker.storage.log_context import LogContext
-from kbroker.storage.options import LogOptions
+from kbroker.storage.options import NEVER, LogOptions
 from kbroker.storage.segment import Progress
 
 logger = logging.getLogger("kbroker.storage")
@@ -134,7 +134,7 @@ class OpenDirectory:
             log_start_offset=self._start_offsets.get(topic_partition, 0),
             high_watermark=self._high_watermarks.get(topic_partition, 0),
             progress=None if self.is_clean else progress,
-            may_have_gaps=self._recovery_points is None,
+            gaps_below=NEVER if self._recovery_points is None else self.cleaned.get(topic_partition) or 0,
             known_epoch=known_epoch,
         )
 

@@ -64,8 +64,9 @@ class LoadedLog(NamedTuple):
 class LogLoader:
     """Loads one partition's directory, once. `load` raises OSError, StorageFailed and LogRefused.
 
-    `may_have_gaps`: records behind a gap are kept, because nobody knows any more how far the log was flushed and they
-    may have been acknowledged as durable. `leader_epoch`: the newest epoch that the cluster has named so far.
+    `gaps_below`: a gap between segments that ends at this offset or below is kept. Compaction may have left it, or
+    nobody knows any more how far the log was flushed, and records behind it may have been acknowledged as durable.
+    `leader_epoch`: the newest epoch that the cluster has named so far.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class LogLoader:
         recovery_point: int,
         log_start_offset: int,
         progress: Progress | None,
-        may_have_gaps: bool,
+        gaps_below: int,
         leader_epoch: int = 0,
     ):
         self.fs = fs
@@ -90,7 +91,7 @@ class LogLoader:
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
         self.progress = progress
-        self.may_have_gaps = may_have_gaps
+        self.gaps_below = gaps_below
         self.leader_epoch = leader_epoch
         self._witness = Witness(fs, directory)
         self._seen: list[tuple[int, int]] = []
@@ -388,9 +389,10 @@ class LogLoader:
         follower's segment begins where the one before it ends, also if compaction has removed records there, unless
         they are too many for one segment.
         """
-        if self.is_clean or self.may_have_gaps or self.options.compacted or self.options.may_have_gaps:
+        if self.is_clean or self.options.compacted or self.options.may_have_gaps:
             return False
-        return self.recovery_point < next_base > next_offset and next_base - base_offset < _MOST_OFFSETS
+        is_beyond = next_base > max(self.recovery_point, self.gaps_below)
+        return is_beyond and next_base > next_offset and next_base - base_offset < _MOST_OFFSETS
 
     def _write_index(self, base_offset: int, suffix: str, data: bytes, *, durable: bool) -> None:
         """Write an index as a new file; the old file may still be mapped. No-op if it is the same and not `durable`."""

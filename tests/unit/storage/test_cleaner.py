@@ -97,6 +97,25 @@ def test_a_dirty_log_is_cleaned_once_and_its_checkpoint_says_how_far(
     assert broker.logs.cleaner.bytes_read > broker.logs.cleaner.bytes_written > 0
 
 
+def test_what_compaction_has_left_stays_when_the_topic_is_not_compacted_any_more_after_a_kill(broker: Broker) -> None:
+    """The options of a member's topic may change while it is away, and its recovery points are as old as a minute."""
+    log = broker.create("a")
+    for number in range(600):  # now and then a key that does not come again: it is all that some segments keep
+        key = b"key %d" % (number if number % 50 == 0 else number % 3)
+        log.append(encode_batch([(log.context.clock.wall_ms(), key, b"%d" % number)]))
+    log.flush()
+    assert broker.clean()
+    kept, end_offset = read_all(log), log.log_end_offset
+    assert len(kept) < 100
+    broker.logs.abandon()
+    broker.known[log.topic_partition] = COMPACT._replace(compacted=False)
+    broker.start()
+    again = broker.logs.get(log.topic_partition)
+    assert again is not None
+    again.open()
+    assert (read_all(again), again.log_end_offset) == (kept, end_offset)
+
+
 def test_the_dirtiest_log_above_its_ratio_is_first(broker: Broker) -> None:
     cleaned: list[str] = []
     large = COMPACT._replace(segment_bytes=8000)
