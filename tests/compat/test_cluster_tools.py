@@ -216,8 +216,11 @@ def test_all_partitions_of_a_topic_move_while_clients_write_and_read(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("client", ["java-3.9", "java-4.3", "franz-go", "kafkajs"])
+@pytest.mark.parametrize("client", ["java-3.9", "java-4.3", "franz-go"])
 def test_all_partitions_move_under_the_load_of_other_clients(cluster: Cluster, tools: Tools, client: str) -> None:
+    """Without kafkajs, which loses its place on Apache Kafka too: it notes what was sent by broker, not by partition,
+    and ends with OUT_OF_ORDER_SEQUENCE_NUMBER when the lead of some partitions moves to a broker that has answered.
+    """
     load = ClientsLoad(named(client), cluster, 100_000, 250, 1_000)
     try:
         load.start()
