@@ -201,7 +201,8 @@ def roles_answer(
         if name is not None:
             for each in topic.partition_errors:
                 errors[TopicPartition(name, each.partition_index)] = _code(each.error_code)
-    return LeaderAndIsrAnswer(broker_id, request.broker_epoch, _code(answer.error_code), errors)
+    epochs = {partition: told.state.leader_epoch for partition, told in request.partitions.items()}
+    return LeaderAndIsrAnswer(broker_id, request.broker_epoch, _code(answer.error_code), errors, epochs)
 
 
 def stops_answer(broker_id: int, request: StopReplica, answer: M.StopReplicaResponse) -> StopReplicaAnswer:

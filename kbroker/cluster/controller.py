@@ -611,7 +611,8 @@ class Controller:
 
     def _note_answer(self, term: _Term, told: _Told) -> None:
         if isinstance(told.request, LeaderAndIsr) and isinstance(told.answer, LeaderAndIsrResponse):
-            if not _is_news(told.answer) and told.broker_id not in term.context.failed:
+            context = term.context
+            if not _is_news(told.answer) and told.broker_id not in context.failed and not context.left_out:
                 return
             names = {topic_id: name for name, topic_id in told.request.topic_ids.items()}
             answer = roles_answer(told.broker_id, told.request, told.answer, names)

@@ -309,8 +309,11 @@ class Membership:
     def _noting(self, what: str) -> Callable[[WatchEvent], None]:
         return lambda _event: self._note(what)
 
-    def tell_failed_directory(self) -> None:
-        """Have `step` tell the controller that a log directory of this broker has failed. For any thread."""
+    def ask_for_roles(self) -> None:
+        """Have `step` ask the controller to tell this broker all its roles again. For any thread.
+
+        A log directory has failed, or logs can be used again: the answer to LeaderAndIsr says which.
+        """
         self._note("directory")
 
     # --- afterwards -----------------------------------------------------------------------------------------------

@@ -251,6 +251,11 @@ _MEMBER_ROWS = (
         Kind.COUNTER,
         "Answers of leaders with a batch that is damaged or does not belong at its place; it was not appended.",
     ),
+    Metric(
+        "kbroker_replica_damaged_logs_total",
+        Kind.COUNTER,
+        "Times that damage was found in the log of a replica here; it is made good from another replica.",
+    ),
     Metric("kbroker_replica_truncations_total", Kind.COUNTER, "Logs that were cut because their leader's differs."),
     Metric(
         "kbroker_replica_new_beginnings_total",

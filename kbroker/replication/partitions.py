@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
+from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.model import NO_UUID, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.replication.control_requests import (
@@ -40,7 +40,9 @@ from kbroker.replication.surroundings import (
     RoleListeners,
 )
 from kbroker.rules import in_sync as rules
+from kbroker.rules import incomplete_replica
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
+from kbroker.rules.incomplete_replica import NEVER_DECLINED, Verdict
 from kbroker.rules.partition_notes import PartitionNotes
 from kbroker.rules.topic_names import topic_name_problem
 
@@ -52,19 +54,25 @@ UNKNOWN_REPLICA_EPOCH = -1
 RETRY_REFUSED_MS = 500
 """How long a leader waits before it asks again to let a replica in, after the controller has refused to."""
 
+RETRY_MISSED_S = 2.0
+MOST_RETRY_MISSED_S = 30.0
+"""How long after a role was missed it is looked whether it can be taken now; each time twice as long, up to this."""
 
-class InSyncCounts(NamedTuple):
-    """How often ISRs have changed since the start, for metrics."""
+
+class ReplicaCounts(NamedTuple):
+    """What has happened to replicas here since the start, for metrics; the first three are changes of ISRs."""
 
     expands: int = 0
     shrinks: int = 0
     failed: int = 0
+    damaged: int = 0
+    """How often damage was found in a log."""
 
 
 class _Replica:
     """A partition here, until its role changes. `ReplicatedPartitions._lock` guards the attributes."""
 
-    __slots__ = ("hosted", "in_sync", "is_waiting", "log", "missed", "retry_at")
+    __slots__ = ("checked", "ends", "hosted", "in_sync", "is_waiting", "log", "missed", "retry_at")
 
     def __init__(self, hosted: Hosted, log: ReplicaLog | None = None):
         self.hosted = hosted
@@ -75,7 +83,11 @@ class _Replica:
         self.is_waiting = False
         """Whether it follows a leader that the metadata does not know as alive: it does not fetch yet."""
         self.missed: ToldRole | None = None
-        """The follower's role that it could not take, although its directory has not failed: the disk may be full."""
+        """The role that it could not take, although its directory has not failed: the disk may be full."""
+        self.ends: dict[int, int] = {}
+        """Of a leader: the ends of the logs of followers that had less at the last look."""
+        self.checked: set[int] = set()
+        """Of a leader: offsets at which a follower has not come on, and where the own log is good."""
         self.retry_at = 0.0
         """Until then, in seconds of the clock, no replica is let in: the controller has just refused one."""
 
@@ -85,7 +97,7 @@ class ReplicatedPartitions:
 
     `leader_and_isr`, `stop_replicas`, `update_metadata` and `directory_failed` wait for disks and for each other: they
     are carried out one at a time (`_control_lock`). The others, and what answers of the controller do, wait for neither
-    (`_lock`, which is taken after `_control_lock`), but for `tick` while it makes up for a role that a disk refused.
+    (`_lock`, which is taken after `_control_lock`), but for `tick` while it opens a log that a disk has refused.
     """
 
     def __init__(
@@ -110,6 +122,8 @@ class ReplicatedPartitions:
         self._max_lag_ms = max_lag_ms
         self.on_due: Callable[[], None] = _nobody_is_told
         """Called by any thread when `tick` is due sooner than it said. It must not wait."""
+        self.on_usable: Callable[[], None] = _nobody_is_told
+        """Called by `tick` when roles that were missed can be taken: the controller has to tell all roles again."""
         self._requests = InSyncRequests(
             node_id, ask_controller, lambda: metadata.broker_epoch, self._settle, self._tell_notes, clock,
             lambda: self.on_due(),
@@ -122,10 +136,15 @@ class ReplicatedPartitions:
         self._left: set[TopicPartition] = set()
         """Partitions with a log here, of which the metadata has said that this broker is no replica any more."""
         self._live: frozenset[int] = frozenset()
-        self._counts = InSyncCounts()
+        self._counts = ReplicaCounts()
         self._notes = PartitionNotes()
         """What the log is to say of partitions; guarded by `_lock`."""
         self._next_look = clock.monotonic() + self._look_interval_s
+        self._next_try: float | None = None
+        """When it is looked for roles that were missed; None if there are none."""
+        self._retry_missed_s = RETRY_MISSED_S
+        self._declined: dict[TopicPartition, int] = {}
+        """The leader epochs in which this broker has declined to lead, although it was alone in the ISR."""
 
     # --- questions
 
@@ -140,7 +159,7 @@ class ReplicatedPartitions:
             return {topic_partition: replica.hosted for topic_partition, replica in self._replicas.items()}
 
     @property
-    def in_sync_counts(self) -> InSyncCounts:
+    def counts(self) -> ReplicaCounts:
         return self._counts
 
     @property
@@ -170,6 +189,9 @@ class ReplicatedPartitions:
             for role in follows:
                 if not results[role.topic_partition]:
                     self._listeners.follows(role.topic_partition, role.leader_epoch)
+            for role in accepted:
+                if results[role.topic_partition] == ErrorCode.KAFKA_STORAGE_ERROR:
+                    self._listeners.gone(role.topic_partition)
             return leader_and_isr_answer(request, version, results)
 
     def stop_replicas(self, request: M.StopReplicaRequest) -> M.StopReplicaResponse:
@@ -244,7 +266,8 @@ class ReplicatedPartitions:
             LOG.error("%s is of topic id %s, and the controller says %s", topic_partition, log.topic_id, told.topic_id)
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = NO_EPOCH if replica is None else replica.hosted.leader_epoch
-        if told.leader_epoch < epoch or (told.leader_epoch == epoch and (replica is None or not replica.is_waiting)):
+        may_be_told_again = replica is not None and (replica.is_waiting or replica.missed is not None)
+        if told.leader_epoch < epoch or (told.leader_epoch == epoch and not may_be_told_again):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self._node_id not in told.replicas:
             LOG.warning(
@@ -295,6 +318,7 @@ class ReplicatedPartitions:
             log = self._logs.open_or_create(
                 topic_partition.topic, told.topic_id, topic_partition.partition_id, is_new=told.is_new
             )
+            self._check_complete(log, told)
             replica = _Replica(hosted, log)
             take_role(log, replica)
         except ProtocolError as error:
@@ -318,6 +342,34 @@ class ReplicatedPartitions:
             LOG.info("%s: the log of topic id %s is deleted, as that topic was", told.topic_partition, log.topic_id)
             self._logs.delete(told.topic_partition)
 
+    def _check_complete(self, log: ReplicaLog, told: ToldRole) -> None:
+        """Open the log. Raises StorageFailed if the role is declined because committed records are missing."""
+        topic_partition = told.topic_partition
+        try:
+            log.open()
+        except KbrokerError:
+            if log.is_complete:
+                raise
+        if log.is_complete:
+            self._declined.pop(topic_partition, None)
+            return
+        verdict = incomplete_replica.verdict(
+            self._node_id, told.leader, told.leader_epoch, told.isr, told.replicas,
+            self._declined.get(topic_partition, NEVER_DECLINED),
+        )  # fmt: skip
+        if verdict is Verdict.DECLINE:
+            if told.isr == (self._node_id,):
+                self._declined[topic_partition] = told.leader_epoch
+            raise StorageFailed("it lacks committed records, so others are to be asked first")
+        if verdict is Verdict.TAKE_ANEW:
+            LOG.warning("%s: what this replica lacks is fetched from leader %d", topic_partition, told.leader)
+            log.mend()
+        elif told.leader == self._node_id:
+            log.accept()
+            LOG.error("%s: this replica lacks committed records, and leads: it is alone in the ISR", topic_partition)
+        else:
+            log.open()
+
     def _is_late(self, told: ToldRole) -> bool:
         """Return whether this broker knows a later state of the partition. Such a role is answered like one taken."""
         replica = self._replicas.get(told.topic_partition)
@@ -337,17 +389,22 @@ class ReplicatedPartitions:
     def _go_offline(self, topic_partition: TopicPartition, hosted: Hosted, missed: ToldRole | None = None) -> None:
         """Note that the partition's log cannot be used. What is left of it in memory serves nothing.
 
-        A follower that has `missed` its role takes it later, if the disk lets it: nobody tells it again. A leader does
-        not: another one may have been elected, and this broker would not hear of it.
+        A role that was `missed` is not taken later: the controller takes this replica for one in a failed directory,
+        so another one may lead by then. When the disk lets the log be opened, the controller is asked for roles.
         """
         log = self._logs.get(topic_partition)
         if log is not None:
             with suppress(KbrokerError):
                 log.stop_replica()
         with self._lock:
+            before = self._replicas.get(topic_partition)
             replica = self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, is_pending=False))
-            if missed is not None and missed.leader != self._node_id:
-                replica.missed = missed
+            replica.missed = missed
+            if missed is not None and (before is None or before.missed is None):
+                self._retry_missed_s = RETRY_MISSED_S
+                self._next_try = self._clock.monotonic() + RETRY_MISSED_S
+        if missed is not None:
+            self.on_due()
 
     def _start_fetchers(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Fetch from the leaders of those partitions that this broker follows and whose leaders are alive."""
@@ -403,6 +460,33 @@ class ReplicatedPartitions:
                     self._forget_in_sync(topic_partition)
                     self._go_offline(topic_partition, replica.hosted)
                     self._listeners.gone(topic_partition)
+
+    def damaged(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Give a replica up whose log is damaged at `offset`, so that another one leads; then it is made good.
+
+        A leader that is alone in the ISR leads on: nobody has more. Returns whether the replica was given up.
+        """
+        with self._control_lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.log is None:
+                return False
+            self._counts = self._counts._replace(damaged=self._counts.damaged + 1)
+            hosted = replica.hosted
+            if hosted.role is Role.LEADER and hosted.isr == (self._node_id,):
+                LOG.error("%s is damaged at offset %d, and no other replica is in the ISR", topic_partition, offset)
+                return False
+            LOG.error("%s is damaged at offset %d: this replica begins anew there", topic_partition, offset)
+            replica.log.note_damage(offset)
+            self._fetchers.stop([topic_partition])
+            self._forget_in_sync(topic_partition)
+            told = ToldRole(
+                topic_partition, hosted.topic_id, hosted.leader, hosted.leader_epoch, hosted.partition_epoch,
+                hosted.isr, hosted.replicas, hosted.adding, hosted.removing, is_new=False,
+            )  # fmt: skip
+            self._go_offline(topic_partition, hosted, told)
+            self._listeners.gone(topic_partition)
+        self.on_usable()
+        return True
 
     def stop(self) -> None:
         """Stop fetching and changing ISRs for good. Roles stay as they are."""
@@ -506,28 +590,46 @@ class ReplicatedPartitions:
             with self._lock:
                 led = [each for each, replica in self._replicas.items() if replica.in_sync is not None]
             for topic_partition in led:
+                self._check_own(topic_partition)
                 self._put_out(topic_partition)
             self._tell_notes()
-            self._take_missed_roles()
+        self._try_missed()
         self._requests.send()
-        until_look_ms = max(0, math.ceil((self._next_look - self._clock.monotonic()) * 1000))
-        due_ms = self._requests.due_ms
-        return until_look_ms if due_ms is None else min(until_look_ms, due_ms)
+        due_ms = [self._until_ms(self._next_look), self._until_ms(self._next_try), self._requests.due_ms]
+        return min(each for each in due_ms if each is not None)
 
-    def _take_missed_roles(self) -> None:
-        """Follow where the disk has refused it before. No-op while a control request is carried out."""
-        if not any(replica.missed for replica in self._replicas.values()) or self._is_stopping:
+    def _until_ms(self, when: float | None) -> int | None:
+        return None if when is None else max(0, math.ceil((when - self._clock.monotonic()) * 1000))
+
+    def _try_missed(self) -> None:
+        """Ask for roles if a log can be opened that could not. No-op while a control request is carried out."""
+        if self._next_try is None or self._clock.monotonic() < self._next_try or self._is_stopping:
             return
+        self._retry_missed_s = min(2 * self._retry_missed_s, MOST_RETRY_MISSED_S)
+        self._next_try = self._clock.monotonic() + self._retry_missed_s
         if not self._control_lock.acquire(blocking=False):
             return
         try:
             missed = [replica.missed for replica in self._replicas.values() if replica.missed is not None]
-            for told in missed:
-                if not self._logs.is_offline(told.topic_partition) and not self._follow(told):
-                    self._start_fetchers([told.topic_partition])
-                    self._listeners.follows(told.topic_partition, told.leader_epoch)
+            if not missed:
+                self._next_try = None
+            elif any(self._is_usable(told) for told in missed):
+                self.on_usable()
         finally:
             self._control_lock.release()
+
+    def _is_usable(self, told: ToldRole) -> bool:
+        """Return whether the log of a role that was missed can be made and opened now."""
+        if self._logs.is_offline(told.topic_partition):
+            return False
+        topic, partition_id = told.topic_partition
+        log = None
+        try:
+            log = self._logs.open_or_create(topic, told.topic_id, partition_id, is_new=told.is_new)
+            log.open()
+        except KbrokerError:
+            return log is not None and not log.is_complete
+        return True
 
     @property
     def _look_interval_s(self) -> float:
@@ -581,6 +683,31 @@ class ReplicatedPartitions:
             lines = self._notes.take()
         for line in lines:
             LOG.info("%s", line)
+
+    def _check_own(self, topic_partition: TopicPartition) -> None:
+        """Look for damage in the leader's log where a follower has not come on since the last look: it may refuse."""
+        with self._lock:
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.in_sync is None or replica.log is None:
+                return
+            log, end = replica.log, replica.log.state.log_end_offset
+            ends = {
+                each.node_id: each.log_end_offset
+                for each in log.state.followers()
+                if each.node_id in self._live and 0 <= each.log_end_offset < end
+            }
+            stuck = {at for node_id, at in ends.items() if replica.ends.get(node_id) == at} - replica.checked
+            replica.ends = ends
+            replica.checked = replica.checked.intersection(ends.values()) | stuck
+        for offset in sorted(stuck):
+            try:
+                found = log.find_damage(offset)
+            except KbrokerError as error:
+                LOG.warning("%s cannot be looked at: %s", topic_partition, error)
+                continue
+            if found is not None:
+                self.damaged(topic_partition, found)
+                return
 
     def _propose_locked(
         self, topic_partition: TopicPartition, replica: _Replica, proposed: InSync, followers: Iterable[FollowerState]

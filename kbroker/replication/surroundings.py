@@ -53,6 +53,37 @@ class ReplicaLog(Protocol):
     def topic_id(self) -> UUID: ...
     @property
     def state(self) -> ReplicaState: ...
+    @property
+    def is_complete(self) -> bool:
+        """Whether the log has every record that was committed when it was used last, as far as this broker knows.
+
+        Valid when `open` has been called.
+        """
+        ...
+
+    def open(self) -> None:
+        """Open the log, and recover it if need be. Raises StorageFailed, DiskDamaged."""
+        ...
+
+    def find_damage(self, offset: int) -> int | None:
+        """Return the offset of the first damaged batch in the segment that has `offset`; None without one.
+
+        Raises StorageFailed.
+        """
+        ...
+
+    def note_damage(self, offset: int) -> None:
+        """Trust the log only below `offset`: it is not complete."""
+        ...
+
+    def mend(self) -> None:
+        """Cut off what is damaged: the rest comes from the leader. Then the log is complete. Raises StorageFailed."""
+        ...
+
+    def accept(self) -> None:
+        """Take the log for complete as it is. Raises StorageFailed, DiskDamaged if it cannot be opened."""
+        ...
+
     def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> object:
         """Lead from now on. The epoch begins at the log's end.
 

@@ -39,6 +39,7 @@ from kbroker.server.own_store import mark_as_members, put_aside
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
 from kbroker.storage.directory import MetaProperties
+from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
 
 LOG = logging.getLogger(__name__)
@@ -177,6 +178,8 @@ class Member:
             max_lag_ms=self._config["replica.lag.time.max.ms"],
         )
         self.partitions.on_due = self._wake_replication
+        self.partitions.on_usable = self._membership.ask_for_roles
+        self._logs.cleaner.on_damaged = self._make_good
 
     def reachable(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints with this machine's name where there is no host.
@@ -316,7 +319,16 @@ class Member:
         """Take the partitions in a failed directory offline, and have the controller told."""
         if self.partitions is not None:
             self.partitions.directory_failed(partitions)
-        self._membership.tell_failed_directory()
+        self._membership.ask_for_roles()
+
+    def _make_good(self, log: Log) -> bool:
+        """Give up a replica in whose log damage was found. Returns whether it will be made good from another one."""
+        assert self.partitions is not None
+        for segment in log.state.segments():
+            offset = log.find_damage(segment.base_offset)
+            if offset is not None:
+                return self.partitions.damaged(log.topic_partition, offset)
+        return False
 
     def measure(self) -> Iterator[Sample]:
         """What `/metrics` tells of this member; valid after `attach`."""

@@ -41,7 +41,7 @@ def measure_member(
         if cluster.is_controller
         else []
     )
-    counts = partitions.in_sync_counts
+    counts = partitions.counts
     yield Sample("kbroker_active_controller", cluster.is_controller)
     yield Sample("kbroker_registered", cluster.node_id in image.brokers)
     yield Sample("kbroker_leader_partitions", len(led))
@@ -70,5 +70,6 @@ def measure_member(
     yield Sample("kbroker_replica_bytes_in_total", fetchers.bytes_in)
     yield Sample("kbroker_replica_fetches_failed_total", fetchers.failed)
     yield Sample("kbroker_replica_damaged_answers_total", fetchers.damaged)
+    yield Sample("kbroker_replica_damaged_logs_total", counts.damaged)
     yield Sample("kbroker_replica_truncations_total", fetchers.fetchers.truncations)
     yield Sample("kbroker_replica_new_beginnings_total", fetchers.fetchers.beginnings)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.log.compaction.dedupe_map import DedupeMap
 from kbroker.clock import Clock
-from kbroker.errors import KbrokerError, ProtocolError
+from kbroker.errors import DiskDamaged, KbrokerError, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.storage.cleaner_checkpoint import CleanerCheckpoint
 from kbroker.storage.failures import DISK_FULL_ERRORS, CleaningAborted
@@ -83,6 +83,8 @@ class LogCleaner:
         """Logs that are left alone until the next start, with their sizes in bytes."""
         self._threads: list[threading.Thread] = []
         self._is_stopping = threading.Event()
+        self.on_damaged: Callable[[Log], bool] = lambda log: False
+        """Called with a log that has a damaged batch. Returns whether it is made good, and so not left alone."""
         self.last: dict[int, Cleaned] = {}
         """What each thread's last cleaning did."""
         self.runs = self.bytes_read = self.bytes_written = 0
@@ -254,7 +256,9 @@ class LogCleaner:
         except Exception as error:
             cause = error.__cause__
             is_full = isinstance(cause, OSError) and cause.errno in DISK_FULL_ERRORS
-            if is_full or log.directory.is_offline:
+            if isinstance(error, DiskDamaged) and self.on_damaged(log):
+                logger.warning("%s: cleaning was given up: %s", log, error)
+            elif is_full or log.directory.is_offline:
                 logger.warning("%s: cleaning was given up and will be tried again: %s", log, error)
             else:
                 self._leave_alone(log, error)

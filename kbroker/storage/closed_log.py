@@ -81,6 +81,12 @@ class ClosedLog:
             )  # fmt: skip
         return loaded
 
+    def allow_cut(self) -> None:
+        """Let a log be loaded that was refused: the next load cuts it."""
+        if self.refusal:
+            self.refusal = ""
+            self.is_clean = False
+
     def opened(self) -> None:
         """Note that the files were opened: they need no recovery until something is cut off."""
         self.is_clean = True

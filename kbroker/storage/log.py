@@ -28,6 +28,7 @@ from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import LogContext
 from kbroker.storage.log_replica import LogReplica
 from kbroker.storage.options import NEVER, LogOptions
+from kbroker.storage.recovery import LoadedLog
 from kbroker.storage.segment import Progress, create_segment
 from kbroker.storage.segment_files import SegmentFiles
 
@@ -35,6 +36,9 @@ logger = logging.getLogger("kbroker.storage")
 
 # The kinds of `meet_need`: NEED_* in _core/log/partition.pxd.
 _OPEN, _ROLL, _INDEX, _SEGMENT, _DIRECTORY, _TIME_INDEX, _ABORTED, _EPOCH, _BEGIN, _START = range(1, 11)
+
+
+NO_PROMISE = -1
 
 
 class Log(LogReplica):
@@ -92,6 +96,10 @@ class Log(LogReplica):
         """Up to which offset a copy of this log has the same records, if it had them at its last look."""
         self.copy: Log | None = None
         """The copy that is being made in another directory, into which the log moves."""
+        self.lacks_below = 0
+        self.damaged_from = NEVER
+        self._promised_offset = high_watermark if context.is_member else NO_PROMISE
+        """The high watermark that the last life has stored; NO_PROMISE once it is compared with the log."""
         self.state = PartitionState(
             directory,
             topic_partition.topic,
@@ -106,7 +114,9 @@ class Log(LogReplica):
         if context.is_member:
             self.state.become_stopped()
         if not directory.is_offline:
-            self.state.set_closed_offsets(log_start_offset, recovery_point, high_watermark)
+            # Of a log that had been lost it is not known what is committed.
+            known = 0 if high_watermark == NEVER else high_watermark
+            self.state.set_closed_offsets(log_start_offset, recovery_point, known)
 
     @classmethod
     def create(
@@ -232,7 +242,7 @@ class Log(LogReplica):
                 raise StorageFailed(f"{self}: log directory {self.directory.path} is offline")
 
     def _open_locked(self) -> None:
-        promised = self._closed.recovery_point
+        flushed_before = self._closed.recovery_point
         loaded = self._closed.load(
             self.topic_partition, self._fs, self.path, self._options, self._epochs, self._leader_epoch
         )
@@ -240,7 +250,8 @@ class Log(LogReplica):
         loaded.producers.expire(self._oldest_producer_ms())
         self._closed.recovery_point = loaded.flushed_offset
         self._durable_start_offset = min(self._durable_start_offset, loaded.log_start_offset)
-        if loaded.flushed_offset < promised:
+        self._note_lost_records(loaded)
+        if loaded.flushed_offset < flushed_before:
             # Before anything is appended: the checkpoint on the disk would call new records flushed that take the place
             # of truncated or lost ones.
             self.context.store_recovery_points(self.directory)
@@ -251,6 +262,24 @@ class Log(LogReplica):
         self._closed.opened()
         if self._options.flushed_visibility and loaded.flushed_offset < loaded.log_end_offset:
             self.state.request_flush()
+
+    def _note_lost_records(self, loaded: LoadedLog) -> None:
+        """Note, when a member opens the log for the first time, what committed records it may have lost.
+
+        The stored high watermark is some seconds old: whatever recovery has cut off may have been committed too.
+        """
+        promised, self._promised_offset = self._promised_offset, NO_PROMISE
+        if promised == NO_PROMISE:
+            return
+        end_offset = loaded.log_end_offset
+        if end_offset < promised:
+            logger.error(
+                "%s ends at offset %d, and was committed up to %s: this replica leads only if no other one can",
+                self, end_offset, promised if promised < NEVER else "an offset that is not known any more",
+            )  # fmt: skip
+        elif loaded.cut_bytes == 0:
+            return
+        self.lacks_below = max(self.lacks_below, promised, end_offset + 1)
 
     def close(self) -> None:
         """Flush the log, store its indexes and producers so that the next open need not read it, and close it.

@@ -339,8 +339,8 @@ class LogManager:
         """Return the log of a partition; make one in the directory with the fewest logs if there is none.
 
         `is_new=False`: the partition should have a log already. If a directory is offline, the log is assumed to be in
-        it, and is offline too. Raises ProtocolError (INCONSISTENT_TOPIC_ID) if the log has another topic id,
-        StorageFailed if the log cannot be made.
+        it, and is offline too; else a new log of a member is not complete. Raises ProtocolError (INCONSISTENT_TOPIC_ID)
+        if the log has another topic id, StorageFailed if the log cannot be made.
         """
         topic_partition = TopicPartition(topic, partition_id)
         for home in self._homes:
@@ -364,7 +364,10 @@ class LogManager:
                 home = self._offline_home_of_old(is_new) or self.moves.preferred(topic_partition) or self._emptiest()
                 make = Log if home.directory.is_offline else Log.create
                 path = f"{home.path}/{topic_partition}"
-                return self._add(home, make(path, topic_partition, topic_id, options, home.directory, self._context))
+                log = make(path, topic_partition, topic_id, options, home.directory, self._context)
+                if self._context.is_member and not is_new and not home.directory.is_offline:
+                    log.note_lost()
+                return self._add(home, log)
             except OSError as error:
                 raise StorageFailed(f"{topic_partition} cannot be created: {error}") from error
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 
+from kbroker._core.log.scan.segment_scan import scan_segment
 from kbroker._core.log.segment_list import SegmentHandle, SegmentView
 from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import TopicPartition
+from kbroker.storage import file_names
 from kbroker.storage.closed_log import ClosedLog
 from kbroker.storage.directory import delete_directory_name
 from kbroker.storage.log_context import LogContext
 from kbroker.storage.log_segments import LogSegments
 from kbroker.storage.options import NEVER
+
+logger = logging.getLogger("kbroker.storage")
 
 COPY_EPOCH = (1 << 31) - 1
 """The leader epoch in which a copy follows the log that it is of: no record has a newer one."""
@@ -27,6 +33,14 @@ class LogReplica(LogSegments):
     uncut: int
     topic_partition: TopicPartition
     _closed: ClosedLog
+
+    lacks_below: int
+    """Below this offset committed records may be missing; 0: the log is complete."""
+    damaged_from: int
+    """From this offset on the log is not trusted; NEVER: it is."""
+
+    def open(self) -> None:
+        raise NotImplementedError
 
     def _open_locked(self) -> None:
         raise NotImplementedError
@@ -65,6 +79,70 @@ class LogReplica(LogSegments):
         """Note that the leader's `epoch` begins at `start_offset`, where the log goes on. `settle_epochs` stores it."""
         if epoch > self._epochs.latest:
             self._epochs.begin(epoch, start_offset)
+
+    # --- missing records
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the log has every record that was committed when it was used last.
+
+        What a closed log lacks is known when `open` has been called, even if that has failed.
+        """
+        return not self.lacks_below and not self._closed.refusal
+
+    @property
+    def checkpointed_high_watermark(self) -> int:
+        """The offset for replication-offset-checkpoint. A log that is not complete keeps that of before."""
+        return max(self.state.high_watermark, self.lacks_below)
+
+    def note_lost(self) -> None:
+        """Note that this log is new in place of one that the cluster takes for existing: it has been lost."""
+        self.lacks_below = NEVER
+
+    def note_damage(self, offset: int) -> None:
+        """Note that a batch is damaged, and that the log is not to be trusted from `offset` on."""
+        with self._lock:
+            self.damaged_from = min(self.damaged_from, offset)
+            self.lacks_below = max(self.lacks_below, self.state.high_watermark, offset + 1)
+
+    def find_damage(self, offset: int) -> int | None:
+        """Read the segment that has `offset`, with all CRCs. Return the offset of its first damaged batch, if any.
+
+        It is logged with its place. Opens the log. Raises StorageFailed.
+        """
+        self.open()
+        at = next((each for each in reversed(self.state.segments()) if each.base_offset <= offset), None)
+        if at is None or not at.size:
+            return None
+        path = self.path_of(at.base_offset, file_names.LOG)
+        with self.storage_errors:
+            fd = self._fs.open(path, os.O_RDONLY)
+            try:
+                scan = scan_segment(fd, at.size, at.base_offset, index_interval_bytes=(1 << 31) - 1)
+            finally:
+                self._fs.close(fd)
+        if scan.reason is None:
+            return None
+        logger.error("%s: %s at byte %d, offset %d", path, scan.reason, scan.valid_size, scan.next_offset)
+        return scan.next_offset
+
+    def mend(self) -> None:
+        """Cut off what is damaged. What is missing then comes from the leader: the log counts as complete.
+
+        Raises StorageFailed.
+        """
+        with self._lock:
+            self._closed.allow_cut()
+            self.open()
+            if self.damaged_from != NEVER:
+                self.truncate_to(max(self.damaged_from, self.state.log_start_offset))
+            self.lacks_below, self.damaged_from = 0, NEVER
+
+    def accept(self) -> None:
+        """Take the log for complete as it is: nobody has more. Raises StorageFailed, DiskDamaged."""
+        with self._lock:
+            self.open()
+            self.lacks_below, self.damaged_from = 0, NEVER
 
     # --- truncation
 

@@ -225,7 +225,7 @@ class OpenDirectory:
             self._store_high_watermarks(self.logs())
 
     def _store_high_watermarks(self, logs: list[Log]) -> None:
-        marks = {log.topic_partition: log.state.high_watermark for log in logs}
+        marks = {log.topic_partition: log.checkpointed_high_watermark for log in logs}
         if marks != self._stored_high_watermarks:
             self._store(checkpoints.HIGH_WATERMARKS, marks)
             self._stored_high_watermarks = marks

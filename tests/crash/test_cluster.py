@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash import migration
-from tests.crash.cluster_rounds import run
+from tests.crash.cluster_rounds import at_rest, run
+from tests.kit.cluster.cluster import Cluster
 from tests.kit.cluster.nodes import AS_MEMBER
 from tests.kit.crash.transaction_history import Outcome
 
@@ -50,3 +53,26 @@ def test_kafkas_become_kbrokers_and_kafkas_again_under_load_and_nothing_is_lost(
     result = migration.run()
     assert not result.is_bad, result
     assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
+
+
+@AS_MEMBER
+@pytest.mark.timeout(300)
+def test_replicas_that_a_full_disk_refuses_are_in_sync_again_when_there_is_room() -> None:
+    """Without a restart of the broker: it asks the controller for its roles when the disk takes them."""
+    with Cluster(KBROKERS, {"min.insync.replicas": 2}, disk="100m") as cluster, cluster.entered():
+        cluster.fill_disk(2)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("late", 3, 3)])["late"].result(30)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+        failed: list[object] = []
+        for number in range(300):
+            producer.produce(
+                "late", b"%d" % number, partition=number % 3,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )  # fmt: skip
+        assert producer.flush(30) == 0
+        assert not failed
+        assert {cluster.leader("late", partition) for partition in range(3)} <= {1, 3}
+        cluster.free_disk(2)
+        cluster.await_settled()
+        assert not at_rest(cluster)

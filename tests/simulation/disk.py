@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
+import random
 import shutil
 from pathlib import Path
 
 from tests.kit.crash.fs import CrashFileSystem
+from tests.simulation.stored import HEADER, SUFFIX, batch_positions
 
 GROWING = frozenset({"pwrite", "create", "mkdir", "allocate"})
 """The calls that a full disk refuses."""
+
+CHECKED_FROM = 21
+"""From this byte on a batch's CRC covers it."""
 
 
 class Disk:
@@ -40,6 +46,25 @@ class Disk:
         target = self._next()
         target.mkdir()
         self._replace(target)
+
+    def damage(self, chance: random.Random) -> str:
+        """Flip a bit in a batch of some log's newest segment. Return which; "" if there is none."""
+        newest = {}
+        for path in sorted(Path(self.path).glob(f"*-*/*{SUFFIX}")):
+            newest[path.parent] = path
+        paths = [path for path in newest.values() if path.stat().st_size]
+        if not paths:
+            return ""
+        path = chance.choice(paths)
+        data = path.read_bytes()
+        at = chance.choice(list(batch_positions(data)))
+        at += chance.randrange(CHECKED_FROM, HEADER.size)
+        fd = self.fs.open(str(path), os.O_WRONLY)
+        try:
+            self.fs.pwrite(fd, bytes([data[at] ^ 1 << chance.randrange(8)]), at)
+        finally:
+            self.fs.close(fd)
+        return f"{path.parent.name}/{path.name} at {at}"
 
     def _next(self) -> Path:
         self._generation += 1

@@ -31,7 +31,6 @@ class Faults:
         self.is_over = True
         self._mends: dict[int, Callable[[], None]] = {}
         self._count = 0
-        self._were_full: set[int] = set()
         self._is_alone = False
         """Whether a fault is under way that comes alone: nothing else happens."""
 
@@ -59,20 +58,7 @@ class Faults:
         simulation.tree.lost_answers = 0.0
         for broker in simulation.brokers.values():
             broker.disk.is_full = False
-            if broker.node_id in self._were_full:
-                self._make_good(broker)
             broker.start()
-
-    def _make_good(self, broker: Broker) -> None:
-        """Have the controller tell a broker its replicas again.
-
-        It takes one that a full disk has refused for one in a failed directory, until the broker is started again, or
-        says that a directory has failed. Nobody is killed beside a fault that comes alone.
-        """
-        if broker.life is not None and broker.life.is_serving and (self._is_alone or self._chance.random() < 0.5):
-            broker.life.membership.tell_failed_directory()
-        elif not self._is_alone:
-            broker.kill()
 
     def _later(self, delay: float) -> None:
         self._simulation.scheduler.after(delay, self._next)
@@ -84,7 +70,7 @@ class Faults:
         if not kinds:
             return
         kind = self._chance.choice(kinds)
-        if kind == "empty" or (kind == "power" and not self._simulation.plan.flushes):
+        if kind in ("empty", "damage") or (kind == "power" and not self._simulation.plan.flushes):
             self._alone(kind)
             return
         self._make(kind)
@@ -156,6 +142,8 @@ class Faults:
                 simulation.scheduler.after(delay, lambda: self._lose_controller(broker))
             if kind == "power":
                 self._power_of(broker)
+            elif kind == "damage":
+                self._damage(broker)
             else:
                 self._note(f"{broker.name} gets an empty disk")
                 if self._chance.random() < 0.5:
@@ -178,6 +166,20 @@ class Faults:
                 else:
                     self._pause_for(broker, self._chance.randrange(4 * SECOND, 10 * SECOND))
                 return
+
+    def _damage(self, victim: Broker) -> None:
+        """All are killed, one has lost records when it starts again, and any of them may be the first to start."""
+        brokers = list(self._simulation.brokers.values())
+        for broker in brokers:
+            broker.kill()
+        if self._chance.random() < 0.3:
+            self._note(f"all are killed, and {victim.name} gets an empty disk")
+            victim.disk.empty()
+        else:
+            self._note(f"all are killed, and {victim.name} has a flipped bit in {victim.disk.damage(self._chance)}")
+        for broker in brokers:
+            delay = self._chance.choice((1, 50 * MS, SECOND, 8 * SECOND))
+            self._simulation.scheduler.after(delay, broker.start)
 
     def _power_of(self, broker: Broker) -> None:
         self._note(f"{broker.name} loses power")
@@ -277,7 +279,6 @@ class Faults:
     def _full(self) -> None:
         broker = self._broker()
         self._note(f"{broker.name}: the disk is full")
-        self._were_full.add(broker.node_id)
         broker.disk.is_full = True
         self._lasting(self._duration(), lambda: setattr(broker.disk, "is_full", False))
 

@@ -263,6 +263,7 @@ class RealKit:
         membership = Membership(options, lambda: self._session(life), life.clock, Member(life))
         woken = membership.woken = Wakeup(life)  # type: ignore[assignment]
         life.membership = membership
+        life.partitions.on_usable = membership.ask_for_roles
         try:
             self.open(life, membership.connect(life.node_id, CLUSTER_ID))
             life.listen()
@@ -419,11 +420,11 @@ class RealKit:
             return
         state = followed.log.state
         code = state.append_as_follower(records, followed.leader_epoch, high_watermark, log_start)
-        if code:
-            engine.tell(followed, "append", code)
-        elif state.flush_due:
+        if state.flush_due:
             followed.is_busy = True
             life.requests.flush(followed.log, lambda: self._flushed(engine, followed))
+        if code:
+            engine.tell(followed, "append", code)
 
     def _flushed(self, engine: VirtualEngine, followed: Followed) -> None:
         followed.is_busy = False

@@ -68,6 +68,7 @@ class Plan:
         kinds = (
             "kill", "power", "pause", "cut", "one-way", "reset", "tree", "lie", "empty", "full", "admin", "clock",
             "stop",
+            "damage",
         )  # fmt: skip
         faults = tuple(kind for kind in kinds if chance.random() < 0.5) or ("kill",)
         return cls(

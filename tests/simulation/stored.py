@@ -97,6 +97,14 @@ class LogFiles:
         return True
 
 
+def batch_positions(data: bytes) -> Iterator[int]:
+    """Where whole batches begin in a segment."""
+    at = 0
+    while at + HEADER.size <= len(data):
+        yield at
+        at += struct.unpack_from(">i", data, at + 8)[0] + 12
+
+
 def batches_in(data: bytes) -> list[Stored]:
     """The whole batches of a fetch's answer."""
     found, at = [], 0

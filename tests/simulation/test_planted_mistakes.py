@@ -19,13 +19,14 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.replication.partitions import ReplicatedPartitions
-from kbroker.rules import follower, in_sync
-from kbroker.rules.controller import deletion, elections, takeover
+from kbroker.rules import follower, in_sync, incomplete_replica
+from kbroker.rules.controller import brokers, deletion, elections, takeover
 from kbroker.rules.controller import in_sync as controller_in_sync
 from kbroker.rules.controller import partitions as controller_partitions
 from kbroker.rules.controller.values import PartitionState
 from kbroker.rules.follower import LogView, TruncateTo
 from kbroker.rules.in_sync import NOBODY, Next
+from kbroker.rules.incomplete_replica import Verdict
 from kbroker.storage.log import Log
 from tests.simulation.broker import Life, Peers
 from tests.simulation.scheduler import SECOND
@@ -226,6 +227,20 @@ def miss_watches(patch: Patch) -> None:
     patch.setattr(TreeServer, "__init__", made)
 
 
+def lead_without_lost_records(patch: Patch) -> None:
+    """Kafka in ZooKeeper mode: an emptied disk is elected from the ISR, and all others are cut."""
+    patch.setattr(incomplete_replica, "verdict", lambda *_: Verdict.TAKE_AS_IT_IS)
+
+
+def keep_an_isr_that_was_cut_down(patch: Patch) -> None:
+    """The only broker that has started leaves all others out of the ISR when it is elected, and has lost records."""
+
+    def nothing(context: Any, broker_id: int, declined: Any) -> Any:
+        yield from ()
+
+    patch.setattr(brokers, "undo_elections", nothing)
+
+
 THREE = (("orders", 3, 3),)
 LATE = "not everything is served again"
 PLANTS = [
@@ -242,6 +257,8 @@ PLANTS = [
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
     Plant(miss_watches, ("tree", "cut"), ""),
+    Plant(lead_without_lost_records, ("damage",), ""),
+    Plant(keep_an_isr_that_was_cut_down, ("damage",), ""),
 ]
 
 

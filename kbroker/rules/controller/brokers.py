@@ -17,10 +17,10 @@ from kbroker.rules.controller.commands import (
 )
 from kbroker.rules.controller.context import Context, Replica
 from kbroker.rules.controller.deletion import release, replicas_failed
-from kbroker.rules.controller.partitions import bring_all_online, set_status
+from kbroker.rules.controller.partitions import bring_all_online, set_status, undo_elections
 from kbroker.rules.controller.reassignment import resume_reassignments
 from kbroker.rules.controller.replicas import change_replicas
-from kbroker.rules.controller.values import Broker, PartitionState, PartitionStatus, ReplicaStatus
+from kbroker.rules.controller.values import NO_EPOCH, Broker, PartitionState, PartitionStatus, ReplicaStatus
 
 
 def usable(context: Context, found: Mapping[int, Broker]) -> dict[int, Broker]:
@@ -105,6 +105,9 @@ def _started(context: Context, broker_ids: Collection[int]) -> Rule[None]:
 
 
 def _failed(context: Context, broker_ids: Collection[int]) -> Rule[None]:
+    for partition, left_out in list(context.left_out.items()):
+        if left_out.elected in broker_ids:
+            del context.left_out[partition]  # it may have led before it went
     for each in broker_ids:
         context.failed.pop(each, None)
         context.shutting_down.discard(each)
@@ -147,6 +150,11 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
         return
     before = context.failed.get(answer.broker_id, set())
     failed = {each for each, code in answer.errors.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
+    for partition, left_out in list(context.left_out.items()):
+        told = answer.leader_epochs.get(partition, NO_EPOCH)
+        if left_out.elected == answer.broker_id and told >= left_out.since and partition not in failed:
+            del context.left_out[partition]  # it leads
+    declined = {each: answer.leader_epochs.get(each, NO_EPOCH) for each in failed}
     good = {each for each, code in answer.errors.items() if code == ErrorCode.NONE}
     now = (before - good) | failed
     if now:
@@ -156,7 +164,9 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     if now - before:
         context.note(f"{len(now - before)} replicas of broker {answer.broker_id} are in a failed log directory")
         yield from replicas_went_offline(context, [(each, answer.broker_id) for each in sorted(now - before)])
+    yield from undo_elections(context, answer.broker_id, declined)
     if before - now:
+        context.note(f"{len(before - now)} replicas of broker {answer.broker_id} can be used again")
         yield from bring_all_online(context)
         # Another leader may have been elected since the request: only replicas that were known to be good were told.
         back = [(each, answer.broker_id) for each in sorted(before - now) if each.topic not in context.deleting]

@@ -257,6 +257,8 @@ class LeaderAndIsrAnswer(NamedTuple):
     broker_epoch: int
     error: ErrorCode
     errors: Mapping[TopicPartition, ErrorCode]
+    leader_epochs: Mapping[TopicPartition, int] = {}
+    """The leader epochs that the broker was told."""
 
 
 class StopReplicaAnswer(NamedTuple):

@@ -6,12 +6,14 @@ It is filled at take-over. Rules change it, always after what they write into th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.model import NO_UUID, TopicPartition
 from kbroker.rules.controller.values import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
+    NO_LEADER,
     Assignment,
     Broker,
     PartitionState,
@@ -24,6 +26,20 @@ from kbroker.rules.partition_notes import PartitionNotes
 NOTHING = Assignment(())
 
 Replica = tuple[TopicPartition, int]
+
+
+class LeftOut(NamedTuple):
+    """An ISR that was cut down because members are away. Until somebody leads, they have all that is committed."""
+
+    leader_epoch: int
+    """Of the state now; with another one this says nothing."""
+    isr: tuple[int, ...]
+    """The last ISR with which a leader may have served."""
+    elected: int = NO_LEADER
+    """Who was elected since, and has not answered yet."""
+    since: int = NO_EPOCH
+    last: int = NO_EPOCH
+    """The first and the last leader epoch in which it was told so."""
 
 
 class Context:
@@ -55,6 +71,8 @@ class Context:
         """Topics of `deleting` that cannot be deleted now."""
         self.missed: dict[int, dict[TopicPartition, None]] = {}
         """By broker that is away, partitions that were deleted meanwhile: a process that lives on has to be told."""
+        self.left_out: dict[TopicPartition, LeftOut] = {}
+        """Where members of the ISR were left out, and no leader is known to have served since."""
         self.unclean_elections = 0
         """How many leaders were elected from outside the ISR; whoever drives the rules takes it."""
         self.notes = PartitionNotes()
@@ -89,6 +107,25 @@ class Context:
     def online_of(self, brokers: Iterable[int], partition: TopicPartition) -> tuple[int, ...]:
         return tuple(each for each in brokers if self.is_online(each, partition))
 
+    def note_state(self, partition: TopicPartition, now: PartitionState) -> None:
+        """Take over a state that was written with a new leader epoch."""
+        before, known = self.states.get(partition), self.left_out.pop(partition, None)
+        self.states[partition] = now
+        if before is None:
+            return
+        if known is None or known.leader_epoch != before.leader_epoch:
+            if now.leader == before.leader >= 0:
+                return  # it serves on
+            known = LeftOut(before.leader_epoch, before.isr)
+        if not set(now.isr) < set(known.isr):
+            return
+        if now.leader == NO_LEADER:
+            self.left_out[partition] = known._replace(leader_epoch=now.leader_epoch)
+        elif known.elected in (NO_LEADER, now.leader):
+            since = now.leader_epoch if known.elected == NO_LEADER else known.since
+            epoch = now.leader_epoch
+            self.left_out[partition] = LeftOut(epoch, known.isr, now.leader, since, epoch)
+
     # --- topics and partitions ----------------------------------------------------------------------------------------
 
     def put_topic(self, name: str, topic: Topic) -> None:
@@ -112,6 +149,7 @@ class Context:
             self.partition_status.pop(partition, None)
             self.replica_status.pop(partition, None)
             self.reassigning.pop(partition, None)
+            self.left_out.pop(partition, None)
             for failed in self.failed.values():
                 failed.discard(partition)
             for missed in self.missed.values():

@@ -50,6 +50,8 @@ def alter_isrs(
     if accepted:
         written: dict[TopicPartition, PartitionState] = yield WriteStates(accepted)
         context.states.update(written)
+        for partition in written:
+            context.left_out.pop(partition, None)  # its leader serves
         outcome.update(written)
         lost = [each for each in accepted if each not in written]
         outcome.update(dict.fromkeys(lost, ErrorCode.INVALID_UPDATE_VERSION))

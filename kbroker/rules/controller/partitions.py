@@ -6,14 +6,14 @@ controller writes them, so that is nearly always right; where it is not, the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
 from kbroker.rules.controller.commands import CreateStates, ReadStates, ReadUnclean, Rule, WriteStates
 from kbroker.rules.controller.context import Context
-from kbroker.rules.controller.elections import Elected, Election, elect
-from kbroker.rules.controller.values import PARTITION_CHANGES, PartitionState, PartitionStatus
+from kbroker.rules.controller.elections import Elected, Election, elect, led_by
+from kbroker.rules.controller.values import NO_LEADER, PARTITION_CHANGES, PartitionState, PartitionStatus
 
 Outcome = dict[TopicPartition, PartitionState | str]
 """What came of elections: the new state, or why there is none."""
@@ -102,7 +102,8 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
         if elected:
             written = yield WriteStates({partition: each.state for partition, each in elected.items()})
         for partition, state in written.items():
-            context.states[partition] = outcome[partition] = state
+            context.note_state(partition, state)
+            outcome[partition] = state
             context.partition_status[partition] = PartitionStatus.ONLINE
             context.unclean_elections += elected[partition].is_unclean
             batch.tell_roles(elected[partition].told, partition)
@@ -110,6 +111,33 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
         if remaining:
             yield from read_again(context, remaining)
     return outcome
+
+
+def undo_elections(context: Context, broker_id: int, declined: Mapping[TopicPartition, int]) -> Rule[None]:
+    """Give the ISRs back that there were before elections which a broker has declined: others of them may be elected.
+
+    `declined`: partitions in which the broker has taken no role, with the leader epochs that it was told.
+    """
+    wanted = {}
+    for partition, leader_epoch in declined.items():
+        state, left_out = context.states.get(partition), context.left_out.get(partition)
+        if state is None or left_out is None or state.leader_epoch != left_out.leader_epoch:
+            continue
+        if (left_out.elected, left_out.last) == (broker_id, leader_epoch) and state.controller_epoch <= context.epoch:
+            isr = tuple(each for each in left_out.isr if each != broker_id)
+            wanted[partition] = led_by(state, NO_LEADER, isr)._replace(controller_epoch=context.epoch)
+    if not wanted:
+        return
+    written: dict[TopicPartition, PartitionState] = yield WriteStates(wanted)
+    for partition, state in written.items():
+        del context.left_out[partition]
+        context.states[partition] = state
+        context.partition_status[partition] = PartitionStatus.OFFLINE
+        context.note(f"broker {broker_id} lacks records, and the ISR is {state.isr} again", partition)
+    batch = Batch(context)
+    batch.tell_metadata(context.brokers, written)
+    yield from batch.send()
+    yield from bring_all_online(context)
 
 
 def read_again(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]:

@@ -106,7 +106,8 @@ def _remove_from_isr(
         written: dict[TopicPartition, PartitionState] = {}
         if wanted:
             written = yield WriteStates(wanted)
-        context.states.update(written)
+        for partition, now in written.items():
+            context.note_state(partition, now)
         done.update(written)
         remaining = [each for each in wanted if each not in written]
         if remaining:

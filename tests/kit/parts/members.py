@@ -117,6 +117,12 @@ class Member:
         self.dues = 0
         self.partitions = ReplicatedPartitions(ME, logs, self, self._ask, self, self.clock, self)
         self.partitions.on_due = self._due
+        self.asked = 0
+        """How often the controller was asked to tell all roles again."""
+        self.partitions.on_usable = self._ask_for_roles
+
+    def _ask_for_roles(self) -> None:
+        self.asked += 1
 
     # Fetchers
     def start(self, topic_partition: TopicPartition, log: ReplicaLog, leader_id: int, leader_epoch: int) -> None:

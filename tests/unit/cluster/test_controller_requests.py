@@ -338,6 +338,71 @@ def test_replicas_of_one_partition_whose_directories_are_well_again_all_know_who
     assert cluster.members[3].told.roles[T0].leader == 2
 
 
+def ask_for_roles(cluster: ControlCluster, node_id: int) -> None:
+    path = paths.LOG_DIR_EVENT_PREFIX
+    cluster.members[node_id].session.multi([Create(path, paths.encode_log_dir_event(node_id), sequential=True)])
+    cluster.settle()
+
+
+def decline(cluster: ControlCluster, node_id: int) -> None:
+    """Let a broker refuse every role of T0 from now on."""
+    told = cluster.members[node_id].told
+    told.failed = {T0}
+    told.roles.pop(T0, None)
+
+
+def test_a_replica_that_can_be_used_again_leads_a_partition_without_a_leader(cluster: ControlCluster) -> None:
+    """A full disk has room again. In Kafka such a partition waits until some broker comes or goes."""
+    cluster.create("t", (2,))
+    decline(cluster, 2)
+    ask_for_roles(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (-1, 1, (2,))
+    cluster.members[2].told.failed = set()
+    ask_for_roles(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (2, 2, (2,))
+    assert cluster.members[2].told.roles[T0].leader == 2
+
+
+def test_an_election_that_its_only_candidate_declines_gives_the_isr_back_to_those_who_were_away(
+    cluster: ControlCluster,
+) -> None:
+    cluster.create("t", (2, 3, 4))
+    for node_id in (2, 3, 4):
+        cluster.kill(node_id)
+    for node_id in (2, 3, 4):
+        cluster.expire(node_id)
+    cluster.settle()
+    before = cluster.state("t", 0)
+    last = before[2][0]
+    assert before[0] == -1 and len(before[2]) == 1
+    cluster.start(last)
+    decline(cluster, last)
+    cluster.settle()
+    leader, _, isr = cluster.state("t", 0)[:3]
+    assert leader == -1
+    assert last not in isr
+    other = isr[0]
+    cluster.start(other)
+    cluster.settle()
+    assert cluster.leader("t") == other
+
+
+def test_an_isr_is_not_given_back_when_the_leader_has_served(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3, 4))
+    for node_id in (2, 3, 4):
+        cluster.kill(node_id)
+    for node_id in (2, 3, 4):
+        cluster.expire(node_id)
+    cluster.settle()
+    last = cluster.state("t", 0)[2][0]
+    cluster.start(last)
+    cluster.settle()
+    assert cluster.leader("t") == last
+    decline(cluster, last)
+    ask_for_roles(cluster, last)
+    assert cluster.state("t", 0)[:3:2] == (-1, (last,))
+
+
 def test_tools_ask_for_moves_and_elections_through_the_store(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     targets = {T0: (3, 4), TopicPartition("none", 0): (1,)}

@@ -285,7 +285,7 @@ def test_roles_and_isrs_are_those_of_the_model(first_seed: int) -> None:
                 story.run()
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}") from error
-            counts = story.member.partitions.in_sync_counts
+            counts = story.member.partitions.counts
             expands, shrinks = expands + counts.expands, shrinks + counts.shrinks
             commits += sum(mark for mark, _ in story.marks.values())
     assert min(expands, shrinks, commits) > 10, "the histories say little"

@@ -78,7 +78,7 @@ def test_a_follower_that_has_caught_up_is_let_in_and_counts_at_once(member: Memb
     assert (led.committed, led.maximal) == ({1, 2, 3}, {1, 2, 3})
     found = hosted(member)
     assert (found.isr, found.partition_epoch, found.is_pending) == ((1, 2, 3), 8, False)
-    assert member.partitions.in_sync_counts == (1, 0, 0)
+    assert member.partitions.counts == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -165,7 +165,7 @@ def test_a_follower_that_lags_is_put_out_after_one_to_one_and_a_half_lag_times(m
     led.silent = {2}  # it is where the high watermark is, but it does not fetch
     member.partitions.on_news([FIRST])
     assert member.asks == []
-    assert member.partitions.in_sync_counts == (0, 1, 0)
+    assert member.partitions.counts == (0, 1, 0, 0)
 
 
 def test_one_line_says_whose_isrs_have_changed_alike(
@@ -204,7 +204,7 @@ def test_after_a_refusal_the_committed_isr_is_back_and_it_is_tried_again_later(
     member.partitions.on_news([FIRST])
     only_ask(member).refuse_each(code)
     assert (led.maximal, hosted(member).is_pending) == ({1, 2}, False)
-    assert member.partitions.in_sync_counts == (0, 0, 1)
+    assert member.partitions.counts == (0, 0, 1, 0)
     member.partitions.on_news([FIRST])
     assert member.asks == []  # a follower fetches often, and the controller is not asked as often
     member.clock.now_ms += 500

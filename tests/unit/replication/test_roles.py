@@ -10,7 +10,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.replication.hosted import Hosted, Role
-from tests.kit.models.replica_logs import ModelLogs
+from tests.kit.models.replica_logs import ModelLog, ModelLogs
 from tests.kit.parts.members import FIRST, ME, TOPIC, TOPIC_ID, Member, role
 
 OK = ErrorCode.NONE
@@ -165,7 +165,7 @@ def test_a_new_replica_is_made_although_a_directory_has_failed_and_an_old_one_is
     codes = member.tell_roles(role(0, is_new=True), role(1, leader=2))
     assert codes == [OK, ErrorCode.KAFKA_STORAGE_ERROR]
     assert hosted(member, SECOND).role is Role.OFFLINE
-    assert member.said == [("leads", FIRST, 0)]
+    assert member.said == [("leads", FIRST, 0), ("gone", SECOND)]
 
 
 @pytest.mark.parametrize("leader", [ME, 2])
@@ -175,37 +175,114 @@ def test_a_role_that_the_disk_refused_may_be_told_again_in_the_same_epoch(
     """KAFKA-9769: the epoch counts from the moment that the log has its role."""
     logs.full = True
     assert member.tell_roles(role(0, leader=leader, leader_epoch=5)) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert (hosted(member).role, hosted(member).leader_epoch, member.said) == (Role.OFFLINE, -1, [])
+    assert (hosted(member).role, hosted(member).leader_epoch, member.said) == (Role.OFFLINE, -1, [("gone", FIRST)])
     logs.full = False
     assert member.tell_roles(role(0, leader=leader, leader_epoch=5)) == [OK]
     assert hosted(member).leader_epoch == 5
     assert member.fetching == ({} if leader == ME else {FIRST: (2, 5)})
 
 
-def test_a_follower_takes_the_role_that_a_full_disk_refused_once_there_is_room(member: Member, logs: ModelLogs) -> None:
-    """The controller takes the replica for offline, and never tells it again."""
+@pytest.mark.parametrize("leader", [ME, 2])
+def test_roles_are_asked_for_again_when_the_disk_that_refused_one_has_room(
+    member: Member, logs: ModelLogs, leader: int
+) -> None:
+    """The controller takes the replica for one in a failed directory, until it answers something else."""
     logs.full = True
-    member.tell_roles(role(0, leader=2, leader_epoch=5), role(1, leader_epoch=5))
-    member.clock.now_ms += 15_000
-    member.partitions.tick()
-    assert hosted(member).role is Role.OFFLINE
+    member.tell_roles(role(0, leader=leader, leader_epoch=5))
+    assert pass_time(member, 2_000).asked == 0
     logs.full = False
-    member.clock.now_ms += 15_000
-    member.partitions.tick()
-    assert (hosted(member).role, hosted(member).leader_epoch) == (Role.FOLLOWER, 5)
-    assert member.fetching == {FIRST: (2, 5)}
-    assert member.said == [("follows", FIRST, 5)]
-    assert hosted(member, SECOND).role is Role.OFFLINE  # another leader may have been elected meanwhile
+    assert pass_time(member, 4_000).asked == 1
+    assert hosted(member).role is Role.OFFLINE  # another leader may have been elected meanwhile
+    assert pass_time(member, 8_000).asked == 2  # the controller may have changed
+    assert member.tell_roles(role(0, leader=2, leader_epoch=6)) == [OK]
+    assert member.fetching == {FIRST: (2, 6)}
+    assert pass_time(member, 60_000).asked == 2
 
 
-def test_a_missed_role_is_forgotten_when_the_next_is_told(member: Member, logs: ModelLogs) -> None:
+def test_it_is_looked_for_room_soon_after_a_refusal_and_then_less_and_less(member: Member, logs: ModelLogs) -> None:
     logs.full = True
+    member.partitions.tick()
+    dues = member.dues
     member.tell_roles(role(0, leader=2, leader_epoch=5))
-    logs.full = False
-    member.tell_roles(role(0, leader=3, leader_epoch=6))
-    member.clock.now_ms += 15_000
+    assert member.dues == dues + 1
+    waits = []
+    for _ in range(7):
+        waits.append(member.partitions.tick())
+        member.clock.now_ms += waits[-1]
+    assert [each for each in waits if each] == [2_000, 4_000, 8_000, 1_000, 15_000, 15_000, 15_000]
+
+
+def incomplete(logs: ModelLogs) -> ModelLog:
+    log = logs.logs[FIRST] = ModelLog(FIRST, TOPIC_ID, is_complete=False)
+    return log
+
+
+@pytest.mark.parametrize("leader", [ME, 2])
+def test_a_replica_that_lacks_records_declines_every_role_in_the_isr_and_then_follows(
+    member: Member, logs: ModelLogs, leader: int
+) -> None:
+    log = incomplete(logs)
+    assert member.tell_roles(role(0, leader=leader, leader_epoch=5)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert (hosted(member).role, log.role, log.mended) == (Role.OFFLINE, "stopped", 0)
+    assert member.said == [("gone", FIRST)]
+    assert pass_time(member, 2_000).asked == 1
+    assert member.tell_roles(role(0, leader=2, leader_epoch=6, isr=(2, 3))) == [OK]
+    assert (log.role, log.mended, member.fetching) == ("follower", 1, {FIRST: (2, 6)})
+    assert pass_time(member, 60_000).asked == 1
+
+
+def test_a_replica_that_lacks_records_leads_when_it_is_asked_again_alone_in_the_isr(
+    member: Member, logs: ModelLogs
+) -> None:
+    log = incomplete(logs)
+    assert member.tell_roles(role(0, leader_epoch=5, isr=(ME,))) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert member.tell_roles(role(0, leader_epoch=5, isr=(ME,))) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert member.tell_roles(role(0, leader=-1, leader_epoch=6, isr=(ME,))) == [OK]
+    assert member.tell_roles(role(0, leader_epoch=7, isr=(ME,))) == [OK]
+    assert (log.role, log.mended) == ("leader", 0)
+
+
+@pytest.mark.parametrize("leader", [ME, 2])
+def test_a_replica_whose_log_turns_out_to_be_damaged_is_given_up_and_made_good(
+    member: Member, logs: ModelLogs, leader: int
+) -> None:
+    member.tell_roles(role(0, leader=leader, leader_epoch=5))
+    member.partitions.damaged(FIRST, 7)
+    assert (hosted(member).role, logs.logs[FIRST].role) == (Role.OFFLINE, "stopped")
+    assert (member.fetching, member.asked, member.said[-1]) == ({}, 1, ("gone", FIRST))
+    assert member.tell_roles(role(0, leader=leader, leader_epoch=5)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert member.tell_roles(role(0, leader=3, leader_epoch=6, isr=(2, 3))) == [OK]
+    assert (logs.logs[FIRST].mended, member.fetching) == (1, {FIRST: (3, 6)})
+    assert member.partitions.counts.damaged == 1
+
+
+def test_a_damaged_leader_that_is_alone_in_the_isr_leads_on(member: Member, logs: ModelLogs) -> None:
+    member.tell_roles(role(0, leader_epoch=5, isr=(ME,)))
+    member.partitions.damaged(FIRST, 7)
+    assert (hosted(member).role, logs.logs[FIRST].role, member.asked) == (Role.LEADER, "leader", 0)
+
+
+def test_a_leader_looks_for_damage_once_where_a_follower_does_not_come_on(member: Member, logs: ModelLogs) -> None:
+    member.tell_roles(role(0, leader_epoch=5))
+    log = logs.logs[FIRST]
+    log.state.log_end_offset = 10
+    log.state.seen[2].log_end_offset = 10
+    log.state.seen[3].log_end_offset = 4
+    pass_time(member, 15_000)
+    assert log.looked_at == []
+    pass_time(pass_time(member, 15_000), 15_000)
+    assert log.looked_at == [4]
+    log.damage = 4
+    log.state.seen[2].log_end_offset = 6
+    pass_time(pass_time(member, 15_000), 15_000)
+    assert log.looked_at == [4, 6]
+    assert (hosted(member).role, member.asked) == (Role.OFFLINE, 1)
+
+
+def pass_time(member: Member, ms: int) -> Member:
+    member.clock.now_ms += ms
     member.partitions.tick()
-    assert member.fetching == {FIRST: (3, 6)}
+    return member
 
 
 def test_a_leader_whose_log_refuses_a_new_epoch_leads_no_more(member: Member, logs: ModelLogs) -> None:

@@ -1,0 +1,35 @@
+"""A replica that lacks committed records leads only if no other can, and is nobody's proof that something is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.rules.incomplete_replica import Verdict, verdict
+
+ALL = (1, 2, 3)
+
+
+@pytest.mark.parametrize("leader", [1, 2, -1])
+def test_a_member_of_the_isr_declines_while_there_are_others(leader: int) -> None:
+    assert verdict(1, leader, 5, ALL, ALL) is Verdict.DECLINE
+    assert verdict(1, leader, 6, (3, 1), ALL, declined_epoch=4) is Verdict.DECLINE
+
+
+def test_outside_the_isr_it_follows_and_begins_anew_where_it_is_damaged() -> None:
+    assert verdict(1, 2, 6, (2, 3), ALL, declined_epoch=5) is Verdict.TAKE_ANEW
+
+
+def test_nothing_is_cut_off_while_nobody_leads() -> None:
+    assert verdict(1, -1, 6, (2, 3), ALL, declined_epoch=5) is Verdict.TAKE_AS_IT_IS
+    assert verdict(1, -1, 6, (1,), ALL, declined_epoch=5) is Verdict.TAKE_AS_IT_IS
+
+
+def test_alone_in_the_isr_it_leads_when_it_is_asked_in_a_later_epoch_than_it_declined() -> None:
+    """The first time the controller may have left others out, because they were away."""
+    assert verdict(1, 1, 5, (1,), ALL) is Verdict.DECLINE
+    assert verdict(1, 1, 5, (1,), ALL, declined_epoch=5) is Verdict.DECLINE
+    assert verdict(1, 1, 6, (1,), ALL, declined_epoch=5) is Verdict.TAKE_AS_IT_IS
+
+
+def test_the_only_replica_leads_at_once() -> None:
+    assert verdict(1, 1, 0, (1,), (1,)) is Verdict.TAKE_AS_IT_IS

@@ -1,0 +1,137 @@
+"""Damage on the disk of one broker of three: nothing is lost, nothing spreads, and the replica is made good."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.client import Consumer, Producer
+from kbroker.testing import Cluster
+from tests.kit.cluster import replicas
+from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
+
+TOPIC = "t"
+COUNT = 300
+SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": 100}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    jars = Path(KafkaOnZooKeeper.classpath().split(":")[0]).parent
+    with Cluster(3, settings=SETTINGS, zookeeper_jars=jars) as cluster:
+        cluster.create_topic(TOPIC)
+        produce(cluster, range(COUNT))
+        await_that(lambda: all("replication-offset-checkpoint" in files_of(cluster, each) for each in cluster.brokers))
+        time.sleep(0.5)  # the high watermarks of all records are written down
+        yield cluster
+
+
+def data_of(cluster: Cluster, broker_id: int) -> Path:
+    return cluster.brokers[broker_id]._folder.path / "data"
+
+
+def files_of(cluster: Cluster, broker_id: int) -> set[str]:
+    return {path.name for path in data_of(cluster, broker_id).iterdir()}
+
+
+def produce(cluster: Cluster, numbers: range) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
+        for number in numbers:
+            producer.send(TOPIC, b"record %d." % number).result(60)
+
+
+def consumed(cluster: Cluster, count: int) -> list[bytes | None]:
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign_topics(TOPIC)
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < deadline:
+            found += [record.value for record in consumer.poll(1.0)]
+        return found
+
+
+def flip(cluster: Cluster, broker_id: int, number: int) -> None:
+    """Flip a bit of a record on one broker's disk."""
+    for path in data_of(cluster, broker_id).glob(f"{TOPIC}-0/*.log"):
+        at = path.read_bytes().find(b"record %d." % number)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(b"R")
+            return
+    raise AssertionError(f"broker {broker_id} has no record {number}")
+
+
+def await_that(holds: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never comes true"
+        time.sleep(0.1)
+
+
+def check_whole(cluster: Cluster, count: int) -> None:
+    """All records are there, and all replicas have the same bytes."""
+    cluster.await_in_sync()
+    assert consumed(cluster, count) == [b"record %d." % number for number in range(count)]
+    folders = {each: data_of(cluster, each) / f"{TOPIC}-0" for each in cluster.brokers}
+    await_that(lambda: not replicas.differences(folders, TOPIC))
+    found = [batch for each in folders.values() for batch in replicas.batches(each)]
+    assert not any(b"Record" in batch.data for batch in found), "the damage is still there"
+
+
+def start_without_waiting(cluster: Cluster, *broker_ids: int) -> None:
+    for each in broker_ids:
+        cluster.brokers[each].start()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_broker_that_was_killed_and_has_damage_makes_it_good_from_the_others(cluster: Cluster, leads: bool) -> None:
+    leader = cluster.leader(TOPIC)
+    victim = leader if leads else leader % 3 + 1
+    cluster.kill(victim)
+    flip(cluster, victim, 100)
+    produce(cluster, range(COUNT, COUNT + 10))
+    cluster.start(victim)
+    check_whole(cluster, COUNT + 10)
+    assert re.search(rf"{TOPIC}-0 ends at offset \d+, and was committed up to {COUNT}", cluster.brokers[victim].log)
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "emptied disk"])
+def test_a_damaged_broker_that_is_the_first_to_start_leaves_the_lead_to_those_that_have_everything(
+    cluster: Cluster, damage: str
+) -> None:
+    victim = cluster.leader(TOPIC)
+    others = [each for each in cluster.brokers if each != victim]
+    cluster.kill(*cluster.brokers)
+    if damage == "flipped bit":
+        flip(cluster, victim, 100)
+    else:
+        shutil.rmtree(data_of(cluster, victim))
+    start_without_waiting(cluster, victim)
+    await_that(lambda: "others are to be asked first" in cluster.brokers[victim].log)
+    start_without_waiting(cluster, *others)
+    check_whole(cluster, COUNT)
+    produce(cluster, range(COUNT, COUNT + 10))
+    check_whole(cluster, COUNT + 10)
+
+
+def test_a_running_leader_whose_damage_keeps_a_follower_back_gives_the_lead_away_and_is_made_good(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader(TOPIC)
+    emptied = leader % 3 + 1
+    cluster.kill(emptied)
+    shutil.rmtree(data_of(cluster, emptied))
+    flip(cluster, leader, 100)
+    start_without_waiting(cluster, emptied)
+    await_that(lambda: cluster.leader(TOPIC) not in (leader, emptied, -1))
+    check_whole(cluster, COUNT)
+    assert 1 <= cluster.brokers[emptied].log.count("CORRUPT_MESSAGE") <= 2, "it is told once for each offset"
+    assert re.search(rf"{TOPIC}-0 is damaged at offset \d+", cluster.brokers[leader].log)
