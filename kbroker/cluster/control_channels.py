@@ -19,8 +19,15 @@ from kbroker import __version__
 from kbroker.clock import Clock
 from kbroker.cluster.control_requests import Made, message_of, version_of
 from kbroker.cluster.peers import PeerError, Peers
+from kbroker.errors import ErrorCode
 from kbroker.model import Endpoint
-from kbroker.protocol.messages import ApiVersionsRequest, Message
+from kbroker.protocol.messages import (
+    ApiVersionsRequest,
+    LeaderAndIsrResponse,
+    Message,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
 from kbroker.rules.controller.commands import ControlRequest, LeaderAndIsr, StopReplica, UpdateMetadata
 from kbroker.rules.controller.values import Broker
 
@@ -44,6 +51,10 @@ class _Channel:
         self.retry_at: float | None = None
         """When the request in flight is sent again; None while it is with the broker."""
         self.is_removed = False
+        self.is_told_roles = False
+        """Whether LeaderAndIsr was sent while this life may have lasted."""
+        self.is_past = False
+        """Whether another life of the broker has answered."""
         self.failures = 0
 
 
@@ -103,15 +114,20 @@ class ControlChannels:
                 channel.broker = broker
         self._tell_addresses()
 
-    def remove(self, broker_id: int) -> None:
-        """Close a channel. What the broker was not told is dropped, and an answer that is under way is ignored."""
+    def remove(self, broker_id: int) -> bool:
+        """Close a channel. What the broker was not told is dropped, and an answer that is under way is ignored.
+
+        Returns whether the broker may know roles that it was told on this channel.
+        """
         with self._lock:
             channel = self._channels.pop(broker_id, None)
             if channel is not None:
                 channel.is_removed = True
                 channel.waiting.clear()
-        if channel is not None:
-            self._tell_addresses()
+        if channel is None:
+            return False
+        self._tell_addresses()
+        return channel.is_told_roles
 
     def close(self) -> None:
         """Close all channels."""
@@ -213,6 +229,7 @@ class ControlChannels:
             if channel.is_removed or channel.in_flight is not None or not channel.waiting:
                 return
             channel.in_flight = channel.waiting.popleft()
+            channel.is_told_roles |= isinstance(channel.in_flight, LeaderAndIsr) and not channel.is_past
         self._send(channel, made)
 
     def _send(self, channel: _Channel, made: Made) -> None:
@@ -233,6 +250,7 @@ class ControlChannels:
             if is_answered:
                 channel.in_flight = None
                 channel.failures = 0
+                channel.is_past |= _is_stale(answer)
             else:
                 channel.retry_at = self._clock.monotonic() + RETRY_MS / 1000
                 channel.failures += 1
@@ -244,6 +262,12 @@ class ControlChannels:
             return
         self._answered(channel.broker.broker_id, request, answer)
         self._send_next(channel, Made())
+
+
+def _is_stale(answer: Message | PeerError) -> bool:
+    if not isinstance(answer, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse):
+        return False
+    return answer.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 def _collapse(waiting: deque[ControlRequest], request: ControlRequest) -> None:

@@ -464,7 +464,7 @@ class Controller:
         elif isinstance(command, AddChannel):
             term.channels.add(command.broker)
         elif isinstance(command, RemoveChannel):
-            term.channels.remove(command.broker_id)
+            return term.channels.remove(command.broker_id)
         else:
             assert isinstance(command, Answer) and self._asked is not None, command
             asked, self._asked = self._asked, None

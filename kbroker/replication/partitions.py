@@ -42,7 +42,7 @@ from kbroker.replication.surroundings import (
 from kbroker.rules import in_sync as rules
 from kbroker.rules import incomplete_replica
 from kbroker.rules.in_sync import NOBODY, Committed, InSync, Next, Proposal
-from kbroker.rules.incomplete_replica import NEVER_DECLINED, Verdict
+from kbroker.rules.incomplete_replica import Declined, Verdict
 from kbroker.rules.partition_notes import PartitionNotes
 from kbroker.rules.topic_names import topic_name_problem
 
@@ -143,8 +143,10 @@ class ReplicatedPartitions:
         self._next_try: float | None = None
         """When it is looked for roles that were missed; None if there are none."""
         self._retry_missed_s = RETRY_MISSED_S
-        self._declined: dict[TopicPartition, int] = {}
-        """The leader epochs in which this broker has declined to lead, although it was alone in the ISR."""
+        self._has_deleted_missed = False
+        """Whether a replica was deleted that had missed its role: the controller still takes it for a failed one."""
+        self._declined: dict[TopicPartition, Declined] = {}
+        """What was declined of replicas that lack committed records; guarded by `_control_lock`."""
 
     # --- questions
 
@@ -355,11 +357,11 @@ class ReplicatedPartitions:
             return
         verdict = incomplete_replica.verdict(
             self._node_id, told.leader, told.leader_epoch, told.isr, told.replicas,
-            self._declined.get(topic_partition, NEVER_DECLINED),
+            self._declined.get(topic_partition, Declined()),
         )  # fmt: skip
         if verdict is Verdict.DECLINE:
             if told.isr == (self._node_id,):
-                self._declined[topic_partition] = told.leader_epoch
+                self._declined[topic_partition] = Declined(told.leader_epoch)
             raise StorageFailed("it lacks committed records, so others are to be asked first")
         if verdict is Verdict.TAKE_ANEW:
             LOG.warning("%s: what this replica lacks is fetched from leader %d", topic_partition, told.leader)
@@ -440,8 +442,10 @@ class ReplicatedPartitions:
 
     def _delete(self, topic_partition: TopicPartition) -> ErrorCode:
         self._forget_in_sync(topic_partition)
+        self._declined.pop(topic_partition, None)
         with self._lock:
-            self._replicas.pop(topic_partition, None)
+            replica = self._replicas.pop(topic_partition, None)
+        self._has_deleted_missed |= replica is not None and replica.missed is not None
         self._left.discard(topic_partition)
         try:
             self._logs.delete(topic_partition)
@@ -515,6 +519,7 @@ class ReplicatedPartitions:
         self._fetchers.stop(gone)
         for topic_partition in gone:
             self._forget_in_sync(topic_partition)
+            self._declined.pop(topic_partition, None)
             with self._lock:
                 self._notes.add("no replica here any more", topic_partition)
                 log = self._replicas.pop(topic_partition).log
@@ -611,9 +616,11 @@ class ReplicatedPartitions:
             return
         try:
             missed = [replica.missed for replica in self._replicas.values() if replica.missed is not None]
-            if not missed:
+            if not missed and not self._has_deleted_missed:
                 self._next_try = None
-            elif any(self._is_usable(told) for told in missed):
+            elif self._has_deleted_missed or any(self._is_usable(told) for told in missed):
+                self._has_deleted_missed = False
+                self._declined = {each: declined._replace(has_asked=True) for each, declined in self._declined.items()}
                 self.on_usable()
         finally:
             self._control_lock.release()

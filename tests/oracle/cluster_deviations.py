@@ -136,10 +136,19 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "LeaderAndIsr: a disk that refuses a role",
         "Only the failure of the log's directory keeps a replica offline. A role that a full disk refused may be told "
-        "again in the same epoch, and a follower takes it by itself once there is room. Kafka refuses both until its "
-        "next start.",
+        "again in the same epoch, and the broker asks the controller for its roles once there is room. Kafka refuses "
+        "both until its next start.",
         "The controller does not tell a role again by itself; a full disk is a matter of minutes.",
-        "tests/unit/replication/test_roles.py::test_a_follower_takes_the_role_that_a_full_disk_refused_once_there_is_room",
+        "tests/unit/replication/test_roles.py::test_roles_are_asked_for_again_when_the_disk_that_refused_one_has_room",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: a replica that lacks committed records",
+        "Is declined with KAFKA_STORAGE_ERROR while this broker is in the ISR: recovery has cut below the last high "
+        "watermark, a batch is damaged, or the log is gone. The controller elects another member, and gives the ISR "
+        "back of which only this replica was left. Then the replica follows and fetches what it lacks. Kafka leads.",
+        "Committed records would be gone although another replica has them.",
+        "tests/unit/server/test_damaged_replicas.py::"
+        "test_a_damaged_broker_that_is_the_first_to_start_leaves_the_lead_to_those_that_have_everything",
     ),
     OtherDeviation(
         "AlterPartition: a change of the ISR whose answer was lost",

@@ -136,7 +136,8 @@ class Faults:
                 over()
                 return
             broker = self._broker()
-            if self._chance.random() < 0.5 and all(len(replicas) > 2 for _, _, replicas in simulation.partitions()):
+            is_spread = all(len(replicas) > 2 for _, _, replicas in simulation.partitions())
+            if kind != "damage" and is_spread and self._chance.random() < 0.5:
                 # Any one broker and the controller: the next controller finds brokers that have come back meanwhile.
                 delay = self._chance.randrange(1, 6 * SECOND)
                 simulation.scheduler.after(delay, lambda: self._lose_controller(broker))

@@ -243,6 +243,7 @@ class RealKit:
             life.node_id, life.logs.host, life.fetchers, life.ask_controller, life.metadata, life.clock, NoListeners(),
             max_lag_ms=MAX_LAG_MS,
         )  # fmt: skip
+        life.partitions.on_usable = life.membership.ask_for_roles
 
     def controller(self, life: Life) -> Controller:
         config = ControllerConfig(leader_imbalance_check_interval_s=5)
@@ -263,7 +264,6 @@ class RealKit:
         membership = Membership(options, lambda: self._session(life), life.clock, Member(life))
         woken = membership.woken = Wakeup(life)  # type: ignore[assignment]
         life.membership = membership
-        life.partitions.on_usable = membership.ask_for_roles
         try:
             self.open(life, membership.connect(life.node_id, CLUSTER_ID))
             life.listen()

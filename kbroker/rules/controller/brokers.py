@@ -20,7 +20,7 @@ from kbroker.rules.controller.deletion import release, replicas_failed
 from kbroker.rules.controller.partitions import bring_all_online, set_status, undo_elections
 from kbroker.rules.controller.reassignment import resume_reassignments
 from kbroker.rules.controller.replicas import change_replicas
-from kbroker.rules.controller.values import NO_EPOCH, Broker, PartitionState, PartitionStatus, ReplicaStatus
+from kbroker.rules.controller.values import NO_EPOCH, NO_LEADER, Broker, PartitionState, PartitionStatus, ReplicaStatus
 
 
 def usable(context: Context, found: Mapping[int, Broker]) -> dict[int, Broker]:
@@ -52,22 +52,24 @@ def brokers_changed(context: Context, found: Mapping[int, Broker]) -> Rule[None]
     ]
     for each in new:
         yield AddChannel(found[each])
+    untold = set()
+    for each in (*bounced, *dead):
+        is_told: bool = yield RemoveChannel(each)
+        if not is_told:
+            untold.add(each)
     for each in bounced:
-        yield RemoveChannel(each)
         yield AddChannel(found[each])
-    for each in dead:
-        yield RemoveChannel(each)
     if new:
         context.brokers.update((each, found[each]) for each in new)
         yield from _started(context, new)
     if bounced:
         _remove(context, bounced)
-        yield from _failed(context, bounced)
+        yield from _failed(context, bounced, untold)
         context.brokers.update((each, found[each]) for each in bounced)
         yield from _started(context, bounced)
     if dead:
         _remove(context, dead)
-        yield from _failed(context, dead)
+        yield from _failed(context, dead, untold)
     if moved:
         for each in moved:
             yield AddChannel(found[each])
@@ -104,10 +106,14 @@ def _started(context: Context, broker_ids: Collection[int]) -> Rule[None]:
     yield from release(context, {partition.topic for partition, _ in replicas if partition.topic in context.deleting})
 
 
-def _failed(context: Context, broker_ids: Collection[int]) -> Rule[None]:
+def _failed(context: Context, broker_ids: Collection[int], untold: Collection[int]) -> Rule[None]:
+    """`untold`: brokers that have not heard of their election, if there was one."""
     for partition, left_out in list(context.left_out.items()):
         if left_out.elected in broker_ids:
-            del context.left_out[partition]  # it may have led before it went
+            if left_out.elected in untold:
+                context.left_out[partition] = left_out._replace(elected=NO_LEADER)
+            else:
+                del context.left_out[partition]  # it may have led before it went
     for each in broker_ids:
         context.failed.pop(each, None)
         context.shutting_down.discard(each)
@@ -140,6 +146,12 @@ def directories_failed(context: Context) -> Rule[None]:
         yield DropDirectoryEvents(frozenset(events))
 
 
+def _is_told_again(context: Context, answer: LeaderAndIsrAnswer, partition: TopicPartition) -> bool:
+    """Return whether a replica that is in use was told a later role: how it answers that one counts."""
+    state = context.states.get(partition)
+    return state is not None and answer.leader_epochs.get(partition, NO_EPOCH) < state.leader_epoch
+
+
 def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     """Note which replicas are in a failed directory, and which are not any more."""
     broker = context.brokers.get(answer.broker_id)
@@ -149,12 +161,15 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
         context.note(f"broker {answer.broker_id} has refused LeaderAndIsr: {answer.error.name}")
         return
     before = context.failed.get(answer.broker_id, set())
-    failed = {each for each, code in answer.errors.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
+    declined = {each for each, code in answer.errors.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
+    failed = {each for each in declined if each in before or not _is_told_again(context, answer, each)}
     for partition, left_out in list(context.left_out.items()):
         told = answer.leader_epochs.get(partition, NO_EPOCH)
-        if left_out.elected == answer.broker_id and told >= left_out.since and partition not in failed:
-            del context.left_out[partition]  # it leads
-    declined = {each: answer.leader_epochs.get(each, NO_EPOCH) for each in failed}
+        if left_out.elected == answer.broker_id and told >= left_out.since:
+            if partition not in declined:
+                del context.left_out[partition]  # it leads
+            elif told == left_out.last:
+                context.left_out[partition] = left_out._replace(elected=NO_LEADER)
     good = {each for each, code in answer.errors.items() if code == ErrorCode.NONE}
     now = (before - good) | failed
     if now:
@@ -164,11 +179,24 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     if now - before:
         context.note(f"{len(now - before)} replicas of broker {answer.broker_id} are in a failed log directory")
         yield from replicas_went_offline(context, [(each, answer.broker_id) for each in sorted(now - before)])
-    yield from undo_elections(context, answer.broker_id, declined)
-    if before - now:
-        context.note(f"{len(before - now)} replicas of broker {answer.broker_id} can be used again")
+    yield from undo_elections(context, answer.broker_id, failed)
+    again = before - now
+    if again:
+        context.note(f"{len(again)} replicas of broker {answer.broker_id} can be used again")
+        # Whoever was elected while they counted as failed was not told to them.
+        late = [
+            (each, answer.broker_id)
+            for each in sorted(again)
+            if each.topic not in context.deleting
+            and answer.leader_epochs.get(each, NO_EPOCH) < context.leader_epoch(each)
+        ]
+        yield from change_replicas(context, late, ReplicaStatus.ONLINE)
+        yield from bring_all_online(context)
+    again = before - now
+    if again:
+        context.note(f"{len(again)} replicas of broker {answer.broker_id} can be used again")
         yield from bring_all_online(context)
         # Another leader may have been elected since the request: only replicas that were known to be good were told.
-        back = [(each, answer.broker_id) for each in sorted(before - now) if each.topic not in context.deleting]
+        back = [(each, answer.broker_id) for each in sorted(again) if each.topic not in context.deleting]
         yield from change_replicas(context, back, ReplicaStatus.ONLINE)
-        yield from release(context, {each.topic for each in before - now})
+        yield from release(context, {each.topic for each in again})

@@ -181,7 +181,7 @@ class AddChannel(NamedTuple):
 
 
 class RemoveChannel(NamedTuple):
-    """Drop what a broker was not told yet. Result: None."""
+    """Drop what a broker was not told yet. Result: whether it may have been told roles since AddChannel."""
 
     broker_id: int
 

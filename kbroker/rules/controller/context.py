@@ -116,15 +116,18 @@ class Context:
         if known is None or known.leader_epoch != before.leader_epoch:
             if now.leader == before.leader >= 0:
                 return  # it serves on
+            if not set(now.isr) < set(before.isr):
+                return
             known = LeftOut(before.leader_epoch, before.isr)
-        if not set(now.isr) < set(known.isr):
+        elif not set(now.isr) <= set(known.isr):
             return
-        if now.leader == NO_LEADER:
+        if now.leader not in self.brokers:  # so nobody is told to lead
             self.left_out[partition] = known._replace(leader_epoch=now.leader_epoch)
-        elif known.elected in (NO_LEADER, now.leader):
-            since = now.leader_epoch if known.elected == NO_LEADER else known.since
+        elif known.elected == NO_LEADER:
             epoch = now.leader_epoch
-            self.left_out[partition] = LeftOut(epoch, known.isr, now.leader, since, epoch)
+            self.left_out[partition] = LeftOut(epoch, known.isr, now.leader, epoch, epoch)
+        elif known.elected == now.leader:
+            self.left_out[partition] = known._replace(leader_epoch=now.leader_epoch, last=now.leader_epoch)
 
     # --- topics and partitions ----------------------------------------------------------------------------------------
 

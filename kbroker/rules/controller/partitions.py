@@ -6,7 +6,7 @@ controller writes them, so that is nearly always right; where it is not, the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
@@ -113,18 +113,18 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
     return outcome
 
 
-def undo_elections(context: Context, broker_id: int, declined: Mapping[TopicPartition, int]) -> Rule[None]:
-    """Give the ISRs back that there were before elections which a broker has declined: others of them may be elected.
+def undo_elections(context: Context, broker_id: int, declined: Iterable[TopicPartition]) -> Rule[None]:
+    """Give the ISRs back with which a leader has served last: others of them may be elected.
 
-    `declined`: partitions in which the broker has taken no role, with the leader epochs that it was told.
+    `declined`: partitions in which the broker has taken no role, so that it does not count among those others.
     """
     wanted = {}
-    for partition, leader_epoch in declined.items():
+    for partition in declined:
         state, left_out = context.states.get(partition), context.left_out.get(partition)
         if state is None or left_out is None or state.leader_epoch != left_out.leader_epoch:
             continue
-        if (left_out.elected, left_out.last) == (broker_id, leader_epoch) and state.controller_epoch <= context.epoch:
-            isr = tuple(each for each in left_out.isr if each != broker_id)
+        isr = tuple(each for each in left_out.isr if each != broker_id)
+        if left_out.elected == NO_LEADER and isr != state.isr and state.controller_epoch <= context.epoch:
             wanted[partition] = led_by(state, NO_LEADER, isr)._replace(controller_epoch=context.epoch)
     if not wanted:
         return

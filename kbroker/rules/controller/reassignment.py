@@ -198,6 +198,6 @@ def raise_leader_epoch(context: Context, partition: TopicPartition) -> Rule[bool
         raised = led_by(state, state.leader, state.isr)._replace(controller_epoch=context.epoch)
         written = yield WriteStates({partition: raised})
         if partition in written:
-            context.states[partition] = written[partition]
+            context.note_state(partition, written[partition])
             return True
         yield from read_again(context, [partition])

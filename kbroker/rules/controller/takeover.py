@@ -23,14 +23,14 @@ from kbroker.rules.controller.commands import (
     Rule,
     WatchToolNodes,
 )
-from kbroker.rules.controller.context import Context, Replica
+from kbroker.rules.controller.context import Context, LeftOut, Replica
 from kbroker.rules.controller.deletion import resume_deletions
 from kbroker.rules.controller.leaders import preferred_asked
 from kbroker.rules.controller.partitions import bring_all_online
 from kbroker.rules.controller.reassignment import reassignments_asked, resume_reassignments
 from kbroker.rules.controller.replicas import change_replicas, put_out
 from kbroker.rules.controller.topics import read_topics
-from kbroker.rules.controller.values import Broker, PartitionStatus, ReplicaStatus
+from kbroker.rules.controller.values import NO_LEADER, Broker, PartitionStatus, ReplicaStatus
 
 
 def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
@@ -49,6 +49,7 @@ def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
     yield from _take_up_deletions(context, asked, is_enabled=deletion_enabled)
 
     yield from put_out(context, _returned(context, dated))
+    _doubt_leaders(context, dated)
 
     # Brokers have to know each other before they are told whom to follow.
     batch = Batch(context)
@@ -95,6 +96,15 @@ def _returned(context: Context, dated: Collection[tuple[TopicPartition, DatedSta
         if returned and len(returned) < len(online) and partition.topic not in context.deleting:
             context.note(f"brokers {returned} have come back since the ISR was written, and are put out", partition)
             yield from ((partition, each) for each in returned)
+
+
+def _doubt_leaders(context: Context, dated: Collection[tuple[TopicPartition, DatedState]]) -> None:
+    """Keep the ISRs until their leaders have answered: one that has just come back may decline to lead."""
+    for partition, (state, _) in dated:
+        if len(state.isr) > 1:
+            now = context.states[partition]
+            elected, epoch = now.leader if now.leader in context.brokers else NO_LEADER, now.leader_epoch
+            context.left_out[partition] = LeftOut(epoch, state.isr, elected, epoch, epoch)
 
 
 def _take_up_deletions(context: Context, asked: frozenset[str], *, is_enabled: bool) -> Rule[None]:

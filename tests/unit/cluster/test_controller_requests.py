@@ -387,6 +387,42 @@ def test_an_election_that_its_only_candidate_declines_gives_the_isr_back_to_thos
     assert cluster.leader("t") == other
 
 
+def test_a_new_controller_gives_the_isr_back_if_the_only_member_that_is_there_declines_to_lead(
+    cluster: ControlCluster,
+) -> None:
+    cluster.create("t", (2, 3, 4))
+    for node_id in (1, 2, 3, 4):
+        cluster.kill(node_id)
+    for node_id in (1, 2, 3, 4):
+        cluster.expire(node_id)
+    cluster.start(2)
+    decline(cluster, 2)
+    cluster.settle()
+    assert cluster.state("t", 0)[:3:2] == (-1, (3, 4))
+    cluster.start(4)
+    cluster.settle()
+    assert cluster.leader("t") == 4
+
+
+def test_an_isr_is_given_back_although_its_last_member_was_away_when_it_was_elected(cluster: ControlCluster) -> None:
+    """Broker 2 is registered still, so 3, which came back, is put out of the ISR; 2 never hears of that."""
+    cluster.create("t", (2, 3, 4))
+    for node_id in (1, 2, 3, 4):
+        cluster.kill(node_id)
+    for node_id in (1, 3, 4):
+        cluster.expire(node_id)
+    cluster.start(3)
+    cluster.settle()
+    assert cluster.state("t", 0)[:3:2] == (2, (2,))
+    cluster.expire(2)
+    cluster.settle()
+    assert cluster.state("t", 0)[:3:2] == (-1, (2,))
+    cluster.start(2)
+    decline(cluster, 2)
+    cluster.settle()
+    assert cluster.state("t", 0)[:3:2] == (3, (3,))
+
+
 def test_an_isr_is_not_given_back_when_the_leader_has_served(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3, 4))
     for node_id in (2, 3, 4):

@@ -236,9 +236,10 @@ def test_a_replica_that_lacks_records_leads_when_it_is_asked_again_alone_in_the_
 ) -> None:
     log = incomplete(logs)
     assert member.tell_roles(role(0, leader_epoch=5, isr=(ME,))) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert member.tell_roles(role(0, leader_epoch=5, isr=(ME,))) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert member.tell_roles(role(0, leader=-1, leader_epoch=6, isr=(ME,))) == [OK]
-    assert member.tell_roles(role(0, leader_epoch=7, isr=(ME,))) == [OK]
+    assert member.tell_roles(role(0, leader_epoch=7, isr=(ME,))) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert pass_time(member, 2_000).asked == 1
+    assert member.tell_roles(role(0, leader=-1, leader_epoch=8, isr=(ME,))) == [OK]
+    assert member.tell_roles(role(0, leader_epoch=9, isr=(ME,))) == [OK]
     assert (log.role, log.mended) == ("leader", 0)
 
 
