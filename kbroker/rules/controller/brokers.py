@@ -183,18 +183,6 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     again = before - now
     if again:
         context.note(f"{len(again)} replicas of broker {answer.broker_id} can be used again")
-        # Whoever was elected while they counted as failed was not told to them.
-        late = [
-            (each, answer.broker_id)
-            for each in sorted(again)
-            if each.topic not in context.deleting
-            and answer.leader_epochs.get(each, NO_EPOCH) < context.leader_epoch(each)
-        ]
-        yield from change_replicas(context, late, ReplicaStatus.ONLINE)
-        yield from bring_all_online(context)
-    again = before - now
-    if again:
-        context.note(f"{len(again)} replicas of broker {answer.broker_id} can be used again")
         yield from bring_all_online(context)
         # Another leader may have been elected since the request: only replicas that were known to be good were told.
         back = [(each, answer.broker_id) for each in sorted(again) if each.topic not in context.deleting]
