@@ -31,9 +31,9 @@ cdef extern from * nogil:
 
 cdef enum:
     MOST_STRING = 0x7fff         # bytes; compact strings (KIP-482) have the same limit as strings with an int16 size
-    # Upper bound of the array elements in one message. A small element takes about forty times its bytes as objects or
-    # structs, so this bounds the memory that a frame of the largest size can cost. The largest clusters need a tenth of
-    # it.
+    # Upper bound of the array elements in one message; where they become objects, four numbers count as one. A small
+    # element takes about forty times its bytes as objects or structs, so this bounds the memory that a frame of the
+    # largest size can cost. What a controller tells of 200,000 partitions with five replicas needs a million of them.
     MOST_ELEMENTS = 1 << 20
 
 # --- reading ---------------------------------------------------------------------------------------
