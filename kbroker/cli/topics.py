@@ -267,8 +267,9 @@ def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
         failure, elected = error, error.results
     changed = [at for at, has_changed in elected.items() if has_changed]
     topics = admin.describe_topics({at.topic for at in changed}) if changed else {}
+    # The broker that describes them may not know of the election yet; a preferred leader is the first replica.
     leaders = {
-        TopicPartition(topic.name, each.partition): each.leader
+        TopicPartition(topic.name, each.partition): each.leader if arguments.unclean else each.replicas[0]
         for topic in topics.values()
         for each in topic.partitions
     }

@@ -190,7 +190,7 @@ def test_replicas_move_as_planned_and_leaders_are_elected(
     elected = from_json(here("topics", "elect-leaders", f"{name}:0-5", "--json"))
     assert elected == [{"topic": name, "partition": at, "leader": 2} for at, leader in enumerate(before) if leader != 2]
     assert 1 in before and elected
-    assert [each["leader"] for each in described(here, name)] == [2] * 6
+    await_that(lambda: [each["leader"] for each in described(here, name)] == [2] * 6, "what all brokers tell")
     assert here("topics", "elect-leaders", name).stdout == b"every leader is the right one already\n"
     assert "name the partitions" in refused(here("topics", "elect-leaders", "--unclean", code=1))
     kept = here("verify-log", "--replicas", name)
