@@ -183,8 +183,14 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     again = before - now
     if again:
         context.note(f"{len(again)} replicas of broker {answer.broker_id} can be used again")
-        yield from bring_all_online(context)
         # Another leader may have been elected since the request: only replicas that were known to be good were told.
-        back = [(each, answer.broker_id) for each in sorted(again) if each.topic not in context.deleting]
-        yield from change_replicas(context, back, ReplicaStatus.ONLINE)
+        behind = [
+            (each, answer.broker_id)
+            for each in sorted(again)
+            if each.topic not in context.deleting
+            and each in context.states
+            and answer.leader_epochs.get(each, NO_EPOCH) < context.states[each].leader_epoch
+        ]
+        yield from bring_all_online(context)
+        yield from change_replicas(context, behind, ReplicaStatus.ONLINE)
         yield from release(context, {each.topic for each in again})
