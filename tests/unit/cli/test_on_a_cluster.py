@@ -266,6 +266,7 @@ def test_partitions_and_topics_that_are_not_there_do_not_move(here: Run, name: s
 # --- a broker comes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_gets_its_share_and_moves_it_between_its_disks(
     cluster: Cluster, here: Run, name: str, tmp_path: Path
 ) -> None:
