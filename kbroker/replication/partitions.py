@@ -360,7 +360,7 @@ class ReplicatedPartitions:
             self._declined.get(topic_partition, Declined()),
         )  # fmt: skip
         if verdict is Verdict.DECLINE:
-            if told.isr == (self._node_id,):
+            if told.leader == self._node_id and told.isr == (self._node_id,):
                 self._declined[topic_partition] = Declined(told.leader_epoch)
             raise StorageFailed("it lacks committed records, so others are to be asked first")
         if verdict is Verdict.TAKE_ANEW:

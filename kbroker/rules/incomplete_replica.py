@@ -45,8 +45,12 @@ def verdict(
     declined: Declined = Declined(),  # noqa: B008 - it is immutable
 ) -> Verdict:
     """Return what to do with a role of an incomplete replica."""
-    if leader < 0 or all(each == node_id for each in replicas):
+    if all(each == node_id for each in replicas):
         return Verdict.TAKE_AS_IT_IS
+    if leader < 0:
+        # Whoever takes this role is elected. After it has declined to lead, the controller has to know that first.
+        may_be_elected = declined.has_asked or declined.led_alone == NEVER
+        return Verdict.TAKE_AS_IT_IS if may_be_elected else Verdict.DECLINE
     if node_id not in isr:
         return Verdict.TAKE_ANEW
     if any(each != node_id for each in isr):

@@ -24,6 +24,13 @@ def test_while_nobody_leads_nothing_is_cut_off_and_nobody_relies_on_it(isr: tupl
     assert verdict(1, -1, 6, isr, ALL) is Verdict.TAKE_AS_IT_IS
 
 
+def test_after_it_has_declined_to_lead_it_is_not_elected_before_the_controller_knows_that() -> None:
+    """Two damaged replicas of a topic with unclean elections were elected in turns, without end."""
+    assert verdict(1, -1, 6, (1,), ALL, Declined(5)) is Verdict.DECLINE
+    assert verdict(1, -1, 6, (1,), ALL, Declined(5, has_asked=True)) is Verdict.TAKE_AS_IT_IS
+    assert verdict(1, -1, 6, (2,), ALL, Declined(5)) is Verdict.DECLINE
+
+
 def test_alone_in_the_isr_it_leads_when_the_controller_asks_although_it_knows_that_it_has_declined() -> None:
     """The first time the controller may have left others out, because they were away."""
     assert verdict(1, 1, 5, (1,), ALL) is Verdict.DECLINE
