@@ -8,7 +8,13 @@ from typing import NamedTuple
 from kbroker.cluster.broker_configs import BrokerConfigs, ConfigSource, Synonym
 from kbroker.cluster.group_configs import GROUP_CONFIGS, group_default
 from kbroker.cluster.image import MetadataImage, Topic
-from kbroker.cluster.topic_configs import TOPIC_CONFIGS, TopicConfig, broker_default
+from kbroker.cluster.topic_configs import (
+    DURABLE_FLUSH_MESSAGES,
+    TOPIC_CONFIGS,
+    TopicConfig,
+    broker_default,
+    has_flush_policy,
+)
 from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.rules.config_values import Kind, format_value
 
@@ -29,9 +35,12 @@ class ConfigEntry(NamedTuple):
 def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
     """Every config of a topic, sorted by name."""
     lookup = broker.lookup(image)
+    is_durable = _is_durable_by_default(topic, image, broker)
     for config in TOPIC_CONFIGS.values():
         own = topic.configs.get(config.name)
         value = format_value(broker_default(config, lookup)) if own is None else format_value(config.parse(own))
+        if is_durable and config.name == "flush.messages":
+            value = format_value(DURABLE_FLUSH_MESSAGES)
         synonyms = broker.synonyms(config.synonyms[0].name, image) if config.synonyms else []
         if config.synonyms and config.synonyms[0].name not in broker.settings:
             # kbroker does not have this broker setting of Kafka's: show it with the topic config's default.
@@ -41,6 +50,15 @@ def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> 
             synonyms.insert(0, Synonym(config.name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         yield ConfigEntry(config.name, value, config.kind, source, False, False, tuple(synonyms), config.doc)
+
+
+def _is_durable_by_default(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> bool:
+    if not topic.may_be_replicated:
+        return False
+    given = {
+        name for source, values in broker.layers(image) if source is not ConfigSource.DEFAULT_CONFIG for name in values
+    }
+    return not has_flush_policy(topic.configs, given)
 
 
 def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> ConfigSource:

@@ -67,6 +67,11 @@ class Topic:
     def replication_factor(self) -> int:
         return len(self.partitions[0].replicas)
 
+    @property
+    def may_be_replicated(self) -> bool:
+        """Whether some partition has more than one replica, or none is known yet."""
+        return not self.partitions or any(len(partition.replicas) > 1 for partition in self.partitions)
+
     def changed(self, **values: Any) -> Topic:
         """A copy of this topic with other `values` and an empty cache."""
         return _copied(self, derived={}, **values)

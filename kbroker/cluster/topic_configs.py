@@ -7,7 +7,7 @@ broker's settings, the documentation and DescribeConfigs are made from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker.errors import ConfigError
@@ -98,7 +98,8 @@ _ROWS: tuple[TopicConfig, ...] = (
     _row("file.delete.delay.ms", Kind.LONG, 60_000, "log.segment.delete.delay.ms", _at_least(0), "ms",
          "How long a removed segment's files stay on disk for readers that still hold them."),
     _row("flush.messages", Kind.LONG, INT64_MAX, "log.flush.interval.messages", _at_least(1), "messages",
-         "fsync after this many messages; 1 means before every ack."),
+         "fsync after this many messages; 1 means before every ack. In a cluster 1 is the default of topics with more "
+         "than one replica, if no flush policy is set."),
     _row("flush.ms", Kind.LONG, INT64_MAX, "log.flush.interval.ms log.flush.scheduler.interval.ms", _at_least(0), "ms",
          "fsync when a message has waited this long; the default leaves it to the operating system."),
     _row("follower.replication.throttled.replicas", Kind.LIST, (), "", Limits(problem=_replicas_problem), "",
@@ -167,6 +168,10 @@ _ROWS: tuple[TopicConfig, ...] = (
 
 TOPIC_CONFIGS: dict[str, TopicConfig] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name)}
 
+DURABLE_FLUSH_MESSAGES = 1
+"""flush.messages of a topic with more than one replica, where no flush policy is set: fsync before each ack."""
+_FLUSH_POLICIES = (TOPIC_CONFIGS["flush.messages"], TOPIC_CONFIGS["flush.ms"])
+
 BrokerValue = Callable[[str], str | None]
 """Name of a broker setting -> its value as text, its default included; None if it has neither."""
 
@@ -223,6 +228,14 @@ def effective_configs(own: Mapping[str, str], broker_value: BrokerValue) -> dict
         if values[name] == INT64_MAX:
             values[name] = values["message.timestamp.difference.max.ms"]
     return values
+
+
+def has_flush_policy(own: Container[str], broker_settings: Container[str]) -> bool:
+    """Return whether somebody has set when logs are flushed: for a topic, with the configs `own`, or for all."""
+    return any(
+        config.name in own or any(synonym.name in broker_settings for synonym in config.synonyms)
+        for config in _FLUSH_POLICIES
+    )
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:

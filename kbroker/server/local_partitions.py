@@ -62,8 +62,9 @@ def internal_topics(config: BrokerConfig) -> dict[str, NewTopic]:
     return {GROUP_OFFSETS_TOPIC: offsets, TRANSACTION_STATE_TOPIC: transactions}
 
 
-_Own = tuple[bool, frozenset[tuple[str, str]]]
-"""What the options of a topic's logs depend on: whether the topic's own settings are known, and these settings."""
+_Own = tuple[bool, bool, frozenset[tuple[str, str]]]
+"""What the options of a topic's logs depend on: whether the topic's own settings are known, whether it may have more
+than one replica, and its own settings."""
 
 
 class LocalPartitions:
@@ -93,7 +94,7 @@ class LocalPartitions:
             topic = topics.owner_of(topic_partition)
             if topic is None:
                 return None
-            own = (topic.configs_given, frozenset(topic.configs.items()))
+            own = self._own_of(topic)
             options = shared.get(own)
             if options is None:
                 options = shared[own] = self.options_of(topic)
@@ -186,7 +187,22 @@ class LocalPartitions:
 
     def options_of(self, topic: Topic) -> LogOptions:
         """Return the options of the topic's logs."""
-        return log_options(topic.configs, self._config, self._node_id, configs_given=topic.configs_given)
+        return self._options(topic, self._config)
+
+    def _options(self, topic: Topic, config: BrokerConfig) -> LogOptions:
+        return log_options(
+            topic.configs,
+            config,
+            self._node_id,
+            configs_given=topic.configs_given,
+            is_replicated=self._may_be_replicated(topic),
+        )
+
+    def _own_of(self, topic: Topic) -> _Own:
+        return topic.configs_given, self._may_be_replicated(topic), frozenset(topic.configs.items())
+
+    def _may_be_replicated(self, topic: Topic) -> bool:
+        return self.static.zookeeper is not None and topic.may_be_replicated
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
         logs = [self._logs.get(TopicPartition(topic.name, partition.partition_id)) for partition in topic.partitions]
@@ -235,10 +251,10 @@ class LocalPartitions:
         """
         changed: dict[_Own, LogOptions | None] = {}
         for topic in topics:
-            own = (topic.configs_given, frozenset(topic.configs.items()))
+            own = self._own_of(topic)
             if own not in changed:
                 options = self.options_of(topic)
-                options_before = log_options(topic.configs, before, self._node_id, configs_given=topic.configs_given)
+                options_before = self._options(topic, before)
                 changed[own] = None if options == options_before else options
             options_now = changed[own]
             if options_now is not None:

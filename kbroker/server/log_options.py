@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kbroker.cluster.topic_configs import effective_configs
+from kbroker.cluster.topic_configs import DURABLE_FLUSH_MESSAGES, effective_configs, has_flush_policy
 from kbroker.config.broker_config import BrokerConfig
 from kbroker.rules.config_values import Value
 from kbroker.storage.options import EVERY_PARTITION, CleanerOptions, LogOptions, StorageOptions
@@ -58,11 +58,17 @@ def throttled_partitions(replicas: Value, node_id: int) -> Collection[int]:
 
 
 def log_options(
-    own: Mapping[str, str], config: BrokerConfig, node_id: int, *, configs_given: bool = True
+    own: Mapping[str, str],
+    config: BrokerConfig,
+    node_id: int,
+    *,
+    configs_given: bool = True,
+    is_replicated: bool = False,
 ) -> LogOptions:
     """The options of one topic's logs on broker `node_id`: its own settings, else the broker's, else the defaults.
 
     With `configs_given` false the topic's own settings are not known: its logs are neither compacted nor deleted from.
+    Where no flush policy is set, a topic that `is_replicated` is flushed before each acknowledgement.
     """
     value = effective_configs(own, config.text)
     policy = value["cleanup.policy"] if configs_given else ()
@@ -77,6 +83,7 @@ def log_options(
     is_compacted = "compact" in policy
     ratio = value["min.cleanable.dirty.ratio"]
     assert isinstance(ratio, float)
+    is_durable = is_replicated and not has_flush_policy(own, config.given)
     max_lag_ms = integer("max.compaction.lag.ms")
     return LogOptions(
         segment_bytes=integer("segment.bytes"),
@@ -86,7 +93,7 @@ def log_options(
         max_message_bytes=integer("max.message.bytes"),
         index_interval_bytes=integer("index.interval.bytes"),
         index_max_bytes=integer("segment.index.bytes"),
-        flush_messages=integer("flush.messages"),
+        flush_messages=DURABLE_FLUSH_MESSAGES if is_durable else integer("flush.messages"),
         min_in_sync=integer("min.insync.replicas"),
         replica_lag_ms=config["replica.lag.time.max.ms"],
         leader_throttled=throttled_partitions(value["leader.replication.throttled.replicas"], node_id),

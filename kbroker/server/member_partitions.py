@@ -32,8 +32,8 @@ class MemberPartitions:
         self._logs = logs
         self._partitions = partitions
         self._topics = topics
-        self._followed: dict[str, Mapping[str, str]] = {}
-        """The own configs of each topic that its logs have."""
+        self._followed: dict[str, tuple[Mapping[str, str], bool]] = {}
+        """The own configs of each topic that its logs have, and whether it has more than one replica."""
 
     # --- logs, for the controller's requests ----------------------------------------------------------------------
 
@@ -65,9 +65,10 @@ class MemberPartitions:
         self._partitions.topics_deleted([topic.name for topic in removed])
         for topic in changed:
             table.set_elsewhere(topic.name, topic.topic_id.bytes, len(topic.partitions))
-            if self._followed.get(topic.name) is not topic.configs:
+            configs, is_replicated = self._followed.get(topic.name, (None, False))
+            if configs is not topic.configs or is_replicated != topic.may_be_replicated:
                 # Its logs may have been opened with older configs.
-                self._followed[topic.name] = topic.configs
+                self._followed[topic.name] = topic.configs, topic.may_be_replicated
                 self._partitions.follow_topic(topic)
                 self._tell_unclean(topic)
 

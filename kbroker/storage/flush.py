@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 
 from kbroker._core.log.directory import LogDirectory
-from kbroker.storage.log import Log
+from kbroker.storage.log_context import TimedLog
 
 
 class Flushers:
@@ -38,8 +38,8 @@ class Flushers:
         self._directory.run_flusher()
 
 
-def request_due_flushes(logs: Iterable[Log]) -> int:
-    """Ask for a flush of every log with unflushed records older than its flush.ms. Return how many logs that are."""
+def request_due_flushes(logs: Iterable[TimedLog]) -> int:
+    """Ask for a flush of each log with unflushed records older than its flush.ms. Return how many logs that are."""
     count = 0
     for log in logs:
         if log.state.unflushed_ms >= log.options.flush_ms:

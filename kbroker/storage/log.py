@@ -117,6 +117,7 @@ class Log(LogReplica):
             # Of a log that had been lost it is not known what is committed.
             known = 0 if high_watermark == NEVER else high_watermark
             self.state.set_closed_offsets(log_start_offset, recovery_point, known)
+        self._note_flush_ms()
 
     @classmethod
     def create(
@@ -377,11 +378,18 @@ class Log(LogReplica):
 
     # --- changes
 
+    def _note_flush_ms(self) -> None:
+        if self._options.flush_ms < NEVER:
+            self.context.flushed_by_time.add(self)
+        else:
+            self.context.flushed_by_time.discard(self)
+
     def update_options(self, options: LogOptions) -> None:
         """Change the log's options. They are in force from the next append, read and retention check on."""
         with self._lock:
             self._options = options
             self.state.update_options(options)
+            self._note_flush_ms()
             if self.copy is not None:
                 self.copy.update_options(options)
 

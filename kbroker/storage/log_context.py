@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
 
 from kbroker._core.log.directory import LogDirectory
+from kbroker._core.log.partition_state import PartitionState
 from kbroker._core.log.segment_list import SegmentHandle
 from kbroker.clock import Clock
 from kbroker.fs import FileSystem
 from kbroker.storage.open_segments import SegmentOwner
+from kbroker.storage.options import LogOptions
+
+
+class TimedLog(Protocol):
+    """A log that is flushed when a record has waited for `options.flush_ms`."""
+
+    state: PartitionState
+
+    @property
+    def options(self) -> LogOptions: ...
 
 
 class LogContext:
@@ -41,5 +54,7 @@ class LogContext:
         """An idempotent producer that has been silent for so long is forgotten. May be changed at any time."""
         self.store_recovery_points = store_recovery_points
         """Makes the recovery points of the logs in a directory durable."""
+        self.flushed_by_time: WeakSet[TimedLog] = WeakSet()
+        """The logs that have a flush.ms. Of thousands of logs, mostly none has."""
         self.is_member = is_member
         """Whether the broker is a member of a cluster: a log serves nothing before the controller gives it a role."""

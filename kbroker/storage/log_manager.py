@@ -450,7 +450,7 @@ class LogManager:
         """Ask for a flush of every log with records older than flush.ms; close segments that waited for a flush."""
         self._open_segments.trim()
         self._notice_missing_directories()
-        request_due_flushes(self.logs())
+        request_due_flushes(list(self._context.flushed_by_time))
 
     def _notice_missing_directories(self) -> None:
         """Take directories offline that were removed or unmounted: what is written to their open files is lost."""

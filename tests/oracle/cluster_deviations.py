@@ -142,6 +142,14 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/replication/test_roles.py::test_roles_are_asked_for_again_when_the_disk_that_refused_one_has_room",
     ),
     OtherDeviation(
+        "DescribeConfigs: flush.messages of a topic with more than one replica",
+        "Is 1, fsync before each acknowledgement, where no flush policy is set for the topic or the brokers. Kafka "
+        "leaves it to the operating system.",
+        "It costs less than Kafka's throughput, and a power cut at all brokers at once loses nothing.",
+        "tests/unit/server/test_members_in_zookeeper.py::"
+        "test_topics_with_more_than_one_replica_are_flushed_before_acks_unless_a_policy_is_set",
+    ),
+    OtherDeviation(
         "LeaderAndIsr: a replica that lacks committed records",
         "Is declined with KAFKA_STORAGE_ERROR while this broker is in the ISR: recovery has cut below the last high "
         "watermark, a batch is damaged, or the log is gone. The controller elects another member, and gives the ISR "

@@ -6,12 +6,34 @@ import pytest
 
 from kbroker.config.broker_config import load_config
 from kbroker.server.log_options import LONGEST_FLUSH_CHECK_MS, log_options, storage_options
+from kbroker.storage.options import NEVER
 
 
 def test_flush_ms_of_a_topic_holds_without_the_interval_of_the_scheduler() -> None:
     config = load_config()
     assert log_options({"flush.ms": "50"}, config, 0).flush_ms == 50
     assert storage_options(config).flush_scheduler_interval_ms == LONGEST_FLUSH_CHECK_MS
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "messages"),
+    [
+        ({}, [], 1),
+        ({"retention.ms": "5"}, ["log.flush.offset.checkpoint.interval.ms=7"], 1),
+        ({"flush.messages": "9"}, [], 9),
+        ({"flush.ms": "50"}, [], NEVER),
+        ({}, ["log.flush.interval.messages=9"], 9),
+        ({}, ["log.flush.interval=9"], 9),
+        ({}, ["log.flush.interval.ms=50"], NEVER),
+        ({}, ["log.default.flush.scheduler.interval.ms=50"], NEVER),
+    ],
+)
+def test_replicated_topics_are_flushed_before_acks_where_no_policy_is_set(
+    own: dict[str, str], given: list[str], messages: int
+) -> None:
+    config = load_config(None, given, environment={})
+    assert log_options(own, config, 0, is_replicated=True).flush_messages == messages
+    assert log_options(own, config, 0).flush_messages == (NEVER if messages == 1 else messages)
 
 
 @pytest.mark.parametrize(

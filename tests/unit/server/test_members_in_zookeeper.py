@@ -193,6 +193,50 @@ def test_three_members_replicate_and_one_that_leaves_is_missed_by_nobody(members
     await_that(lambda: all(len(each.isr) == 3 for each in members.cluster(left).image.topics["t"].partitions))
 
 
+def test_topics_with_more_than_one_replica_are_flushed_before_acks_unless_a_policy_is_set(members: Members) -> None:
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    assert members.create("two", 1, 2).error_code == 0
+    assert members.create("one", 1, 1).error_code == 0
+    assert members.create("timed", 1, 2, flush__ms="60000").error_code == 0
+    assert members.create("lazy", 1, 2, flush__messages=str(2**63 - 1)).error_code == 0
+    for topic, is_flushed in {"two": True, "one": False, "timed": False, "lazy": False}.items():
+        await_that(lambda topic=topic: members.leader_of(topic, 0) is not None)
+        leader = members.leader_of(topic, 0)
+        assert leader is not None
+        leader.append(topic, 0, [b"a"])
+        for broker in members.running.values():
+            log = broker.broker._logs.get(TopicPartition(topic, 0))
+            if log is not None:
+                await_that(lambda log=log: log.log_end_offset == 1)
+                assert log.recovery_point == is_flushed, topic
+        keys = [M.DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name=topic)]
+        told = leader.call(ApiKey.DESCRIBE_CONFIGS, 4, M.DescribeConfigsRequest(resources=keys)).results[0].configs
+        shown = next(each.value for each in told if each.name == "flush.messages")
+        assert (shown == "1") == is_flushed
+
+
+def test_a_topic_that_gets_a_second_replica_is_flushed_before_acks_from_then_on(members: Members) -> None:
+    for node_id in (1, 2):
+        members.start(node_id)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    assert members.create("grows", 1, 1).error_code == 0
+    await_that(lambda: members.leader_of("grows", 0) is not None)
+    leader = members.leader_of("grows", 0)
+    assert leader is not None
+    await_that(lambda: leader.log_of("grows", 0).options.flush_messages > 1)
+    moved = M.AlterPartitionReassignmentsRequest.ReassignableTopic(
+        name="grows",
+        partitions=[M.AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=[1, 2])],
+    )
+    request = M.AlterPartitionReassignmentsRequest(topics=[moved])
+    assert members.controller.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request).error_code == 0
+    await_that(lambda: leader.log_of("grows", 0).options.flush_messages == 1)
+
+
 def test_other_members_than_the_controller_say_so(members: Members) -> None:
     members.start(1)
     members.settle(1)

@@ -18,7 +18,7 @@ from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
 from kbroker.storage.log_manager import LogManager
-from kbroker.storage.options import LogOptions, StorageOptions
+from kbroker.storage.options import NEVER, LogOptions, StorageOptions
 from kbroker.storage.retention import LogView
 from tests.kit.crash.fs import CrashFileSystem
 from tests.kit.logs.home import TOPIC_ID, ManualClock, batch_of, read_all
@@ -268,6 +268,21 @@ def test_records_older_than_flush_ms_are_flushed_whatever_the_clock_is_set_to(
     log.directory.stop_flushers()
     log.directory.run_flusher()  # until there is nothing that was asked for
     assert (log.recovery_point, log.directory.flush_count) == (flushed, flushed)
+
+
+def test_a_log_that_gets_a_flush_ms_is_flushed_by_time_until_it_loses_it(broker: Broker) -> None:
+    broker.options = broker.options._replace(flusher_threads=0)  # the test is the flusher
+    logs = broker.start()
+    log = logs.create("orders", TOPIC_ID, 0, LogOptions())
+    flushed = []
+    for flush_ms in (NEVER, 0, NEVER):
+        log.update_options(LogOptions(flush_ms=flush_ms))
+        log.append(batch_of([b"x"]))
+        logs.flush_due()
+        log.directory.stop_flushers()
+        log.directory.run_flusher()
+        flushed.append(log.directory.flush_count)
+    assert flushed == [0, 1, 1]
 
 
 def test_retention_goes_through_all_logs_and_files_go_after_the_delay(broker: Broker, tmp_path: Path) -> None:
