@@ -53,7 +53,7 @@ def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> 
 
 
 def _is_durable_by_default(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> bool:
-    if not topic.may_be_replicated:
+    if not topic.partitions or topic.replication_factor == 1:
         return False
     given = {
         name for source, values in broker.layers(image) if source is not ConfigSource.DEFAULT_CONFIG for name in values

@@ -73,6 +73,7 @@ class LocalPartitions:
     def __init__(self, logs: LogManager, config: BrokerConfig, node_id: int, on_config: Callable[[BrokerConfig], None]):
         self._logs = logs
         self._node_id = node_id
+        self._is_member = config.zookeeper is not None
         self.static = config
         """The settings that the broker was started with, and those it has read again since; dynamic ones go on top."""
         self._config = config
@@ -94,7 +95,8 @@ class LocalPartitions:
             topic = topics.owner_of(topic_partition)
             if topic is None:
                 return None
-            own = self._own_of(topic)
+            is_replicated = self._is_member and topic.may_be_replicated
+            own = (topic.configs_given, is_replicated, frozenset(topic.configs.items()))
             options = shared.get(own)
             if options is None:
                 options = shared[own] = self.options_of(topic)
@@ -195,14 +197,8 @@ class LocalPartitions:
             config,
             self._node_id,
             configs_given=topic.configs_given,
-            is_replicated=self._may_be_replicated(topic),
+            is_replicated=self._is_member and topic.may_be_replicated,
         )
-
-    def _own_of(self, topic: Topic) -> _Own:
-        return topic.configs_given, self._may_be_replicated(topic), frozenset(topic.configs.items())
-
-    def _may_be_replicated(self, topic: Topic) -> bool:
-        return self.static.zookeeper is not None and topic.may_be_replicated
 
     def _set_options(self, topic: Topic, options: LogOptions) -> None:
         logs = [self._logs.get(TopicPartition(topic.name, partition.partition_id)) for partition in topic.partitions]
@@ -251,7 +247,8 @@ class LocalPartitions:
         """
         changed: dict[_Own, LogOptions | None] = {}
         for topic in topics:
-            own = self._own_of(topic)
+            is_replicated = self._is_member and topic.may_be_replicated
+            own = (topic.configs_given, is_replicated, frozenset(topic.configs.items()))
             if own not in changed:
                 options = self.options_of(topic)
                 options_before = self._options(topic, before)

@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -22,7 +23,7 @@ from kbroker.errors import DiskDamaged, ErrorCode, ProtocolError, StorageFailed
 from kbroker.model import NO_LEADER_EPOCH, TopicPartition
 from kbroker.storage import checkpoints, lookup
 from kbroker.storage.closed_log import ClosedLog
-from kbroker.storage.directory import delete_directory_name
+from kbroker.storage.directory import delete_directory_name, remove_partition_directory
 from kbroker.storage.failures import StorageErrors
 from kbroker.storage.leader_epochs import LeaderEpochs
 from kbroker.storage.log_context import LogContext
@@ -131,13 +132,18 @@ class Log(LogReplica):
     ) -> Log:
         """Make the directory of a new, empty log. The first flush makes the directory's name durable.
 
-        Raises OSError for the directory, StorageFailed for the files in it.
+        Raises OSError for the directory, StorageFailed for the files in it; then nothing is left of them.
         """
         context.fs.mkdir(path)
         log = cls(path, topic_partition, topic_id, options, directory, context)
-        with log.storage_errors:
-            checkpoints.store_topic_id(context.fs, f"{path}/{checkpoints.PARTITION_METADATA}", topic_id)
-            create_segment(context.fs, path, 0, options.allocated_bytes)
+        try:
+            with log.storage_errors:
+                checkpoints.store_topic_id(context.fs, f"{path}/{checkpoints.PARTITION_METADATA}", topic_id)
+                create_segment(context.fs, path, 0, options.allocated_bytes)
+        except StorageFailed:
+            with suppress(OSError):
+                remove_partition_directory(context.fs, path)
+            raise
         return log
 
     def __str__(self) -> str:

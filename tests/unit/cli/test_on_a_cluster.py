@@ -20,7 +20,11 @@ from tests.kit.kafka.zookeeper import zookeeper_jars
 from tests.kit.parts.processors import wait_until
 
 WAIT_S = 30.0
-SETTINGS = {"offsets.topic.num.partitions": 3, "group.initial.rebalance.delay.ms": 0}
+SETTINGS = {
+    "offsets.topic.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.leader.rebalance.enable": "false",  # the tests hold the elections
+}
 RECORD = b"x" * 100_000
 SLOW = "0.1"
 """Megabytes a second: what moves is still moving when it is looked at."""

@@ -334,6 +334,18 @@ def test_a_checkpoint_without_space_is_written_when_there_is_some(
     assert checkpoints.load_offsets(RealFileSystem(), path) == {first.topic_partition: 1}
 
 
+@pytest.mark.parametrize("call", ["create", "pwrite"])
+def test_a_log_that_a_full_disk_refused_is_made_when_there_is_space(
+    brittle: tuple[LogManager, Log, Log, Breaks], call: str
+) -> None:
+    logs, _, _, breaks = brittle
+    breaks.call, breaks.code = call, errno.ENOSPC
+    breaks.is_armed = True
+    with pytest.raises(StorageFailed, match="No space left"):
+        logs.create("late", TOPIC_ID, 0, LogOptions())
+    assert logs.create("late", TOPIC_ID, 0, LogOptions()).log_end_offset == 0
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_an_index_that_cannot_be_synced_takes_the_directory_offline(
     brittle: tuple[LogManager, Log, Log, Breaks], code: int
