@@ -10,10 +10,10 @@ from kbroker.cluster.group_configs import GROUP_CONFIGS, group_default
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.topic_configs import (
     DURABLE_FLUSH_MESSAGES,
+    FLUSH_POLICIES,
     TOPIC_CONFIGS,
     TopicConfig,
     broker_default,
-    has_flush_policy,
 )
 from kbroker.coordination.paths import DEFAULT_ENTITY
 from kbroker.rules.config_values import Kind, format_value
@@ -55,10 +55,7 @@ def topic_entries(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> 
 def _is_durable_by_default(topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> bool:
     if not topic.partitions or topic.replication_factor == 1:
         return False
-    given = {
-        name for source, values in broker.layers(image) if source is not ConfigSource.DEFAULT_CONFIG for name in values
-    }
-    return not has_flush_policy(topic.configs, given)
+    return all(source_of(each, topic, image, broker) is ConfigSource.DEFAULT_CONFIG for each in FLUSH_POLICIES)
 
 
 def source_of(config: TopicConfig, topic: Topic, image: MetadataImage, broker: BrokerConfigs) -> ConfigSource:

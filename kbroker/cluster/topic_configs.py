@@ -170,7 +170,8 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {row.name: row for row in sorted(_ROWS, 
 
 DURABLE_FLUSH_MESSAGES = 1
 """flush.messages of a topic with more than one replica, where no flush policy is set: fsync before each ack."""
-_FLUSH_POLICIES = (TOPIC_CONFIGS["flush.messages"], TOPIC_CONFIGS["flush.ms"])
+FLUSH_POLICIES = (TOPIC_CONFIGS["flush.messages"], TOPIC_CONFIGS["flush.ms"])
+"""The configs that say when a log is flushed."""
 
 BrokerValue = Callable[[str], str | None]
 """Name of a broker setting -> its value as text, its default included; None if it has neither."""
@@ -234,7 +235,7 @@ def has_flush_policy(own: Container[str], broker_settings: Container[str]) -> bo
     """Return whether somebody has set when logs are flushed: for a topic, with the configs `own`, or for all."""
     return any(
         config.name in own or any(synonym.name in broker_settings for synonym in config.synonyms)
-        for config in _FLUSH_POLICIES
+        for config in FLUSH_POLICIES
     )
 
 

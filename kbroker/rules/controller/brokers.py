@@ -146,8 +146,8 @@ def directories_failed(context: Context) -> Rule[None]:
         yield DropDirectoryEvents(frozenset(events))
 
 
-def _is_told_again(context: Context, answer: LeaderAndIsrAnswer, partition: TopicPartition) -> bool:
-    """Return whether a replica that is in use was told a later role: how it answers that one counts."""
+def _is_past(context: Context, answer: LeaderAndIsrAnswer, partition: TopicPartition) -> bool:
+    """Return whether the partition has a later leader epoch than the one that is answered."""
     state = context.states.get(partition)
     return state is not None and answer.leader_epochs.get(partition, NO_EPOCH) < state.leader_epoch
 
@@ -162,10 +162,11 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
         return
     before = context.failed.get(answer.broker_id, set())
     declined = {each for each, code in answer.errors.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
-    failed = {each for each in declined if each in before or not _is_told_again(context, answer, each)}
-    for partition, left_out in list(context.left_out.items()):
-        told = answer.leader_epochs.get(partition, NO_EPOCH)
-        if left_out.elected == answer.broker_id and told >= left_out.since:
+    # A replica that is in use was told the later role too: how it answers that one counts.
+    failed = {each for each in declined if each in before or not _is_past(context, answer, each)}
+    for partition, told in answer.leader_epochs.items():
+        left_out = context.left_out.get(partition)
+        if left_out is not None and left_out.elected == answer.broker_id and told >= left_out.since:
             if partition not in declined:
                 del context.left_out[partition]  # it leads
             elif told == left_out.last:
@@ -187,9 +188,7 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
         behind = [
             (each, answer.broker_id)
             for each in sorted(again)
-            if each.topic not in context.deleting
-            and each in context.states
-            and answer.leader_epochs.get(each, NO_EPOCH) < context.states[each].leader_epoch
+            if each.topic not in context.deleting and _is_past(context, answer, each)
         ]
         yield from bring_all_online(context)
         yield from change_replicas(context, behind, ReplicaStatus.ONLINE)

@@ -344,6 +344,14 @@ def ask_for_roles(cluster: ControlCluster, node_id: int) -> None:
     cluster.settle()
 
 
+def lose(cluster: ControlCluster, *node_ids: int) -> None:
+    """Let brokers die at once; then their sessions end."""
+    for node_id in node_ids:
+        cluster.kill(node_id)
+    for node_id in node_ids:
+        cluster.expire(node_id)
+
+
 def decline(cluster: ControlCluster, node_id: int) -> None:
     """Let a broker refuse every role of T0 from now on."""
     told = cluster.members[node_id].told
@@ -367,10 +375,7 @@ def test_an_election_that_its_only_candidate_declines_gives_the_isr_back_to_thos
     cluster: ControlCluster,
 ) -> None:
     cluster.create("t", (2, 3, 4))
-    for node_id in (2, 3, 4):
-        cluster.kill(node_id)
-    for node_id in (2, 3, 4):
-        cluster.expire(node_id)
+    lose(cluster, 2, 3, 4)
     cluster.settle()
     before = cluster.state("t", 0)
     last = before[2][0]
@@ -391,10 +396,7 @@ def test_a_new_controller_gives_the_isr_back_if_the_only_member_that_is_there_de
     cluster: ControlCluster,
 ) -> None:
     cluster.create("t", (2, 3, 4))
-    for node_id in (1, 2, 3, 4):
-        cluster.kill(node_id)
-    for node_id in (1, 2, 3, 4):
-        cluster.expire(node_id)
+    lose(cluster, 1, 2, 3, 4)
     cluster.start(2)
     decline(cluster, 2)
     cluster.settle()
@@ -425,10 +427,7 @@ def test_an_isr_is_given_back_although_its_last_member_was_away_when_it_was_elec
 
 def test_an_isr_is_not_given_back_when_the_leader_has_served(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3, 4))
-    for node_id in (2, 3, 4):
-        cluster.kill(node_id)
-    for node_id in (2, 3, 4):
-        cluster.expire(node_id)
+    lose(cluster, 2, 3, 4)
     cluster.settle()
     last = cluster.state("t", 0)[2][0]
     cluster.start(last)

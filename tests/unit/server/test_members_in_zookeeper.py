@@ -74,6 +74,13 @@ class Members:
         self.running[node_id] = broker
         return broker
 
+    def start_all(self, *ids: int) -> None:
+        """Start members, and wait until they know each other and one of them is the controller."""
+        for node_id in ids:
+            self.start(node_id)
+        self.settle(*ids)
+        await_that(lambda: any(self.cluster(each).is_controller for each in ids))
+
     def stop(self, node_id: int) -> None:
         self.running.pop(node_id).__exit__(None, None, None)
 
@@ -194,10 +201,7 @@ def test_three_members_replicate_and_one_that_leaves_is_missed_by_nobody(members
 
 
 def test_topics_with_more_than_one_replica_are_flushed_before_acks_unless_a_policy_is_set(members: Members) -> None:
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     assert members.create("two", 1, 2).error_code == 0
     assert members.create("one", 1, 1).error_code == 0
     assert members.create("timed", 1, 2, flush__ms="60000").error_code == 0
@@ -219,10 +223,7 @@ def test_topics_with_more_than_one_replica_are_flushed_before_acks_unless_a_poli
 
 
 def test_a_topic_that_gets_a_second_replica_is_flushed_before_acks_from_then_on(members: Members) -> None:
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     assert members.create("grows", 1, 1).error_code == 0
     await_that(lambda: members.leader_of("grows", 0) is not None)
     leader = members.leader_of("grows", 0)
@@ -255,10 +256,7 @@ def test_other_members_than_the_controller_say_so(members: Members) -> None:
 
 
 def test_any_member_makes_topics_that_are_named_and_alters_configs_for_all(members: Members) -> None:
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     other = next(each for each in (1, 2) if not members.cluster(each).is_controller)
     named = M.MetadataRequest(
         topics=[M.MetadataRequest.MetadataRequestTopic(name="named")], allow_auto_topic_creation=True
@@ -286,10 +284,7 @@ def test_any_member_makes_topics_that_are_named_and_alters_configs_for_all(membe
 
 def test_a_partition_without_a_leader_gets_one_when_unclean_elections_become_allowed(members: Members) -> None:
     """The controller hears of the setting: nothing else happens to the partition."""
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     for name in ("a", "b"):
         assert members.create(name, 1, 2).error_code == 0
         await_that(lambda name=name: members.leader_of(name, 0) is not None)
@@ -315,10 +310,7 @@ def test_a_partition_without_a_leader_gets_one_when_unclean_elections_become_all
 
 
 def test_a_session_that_expires_costs_no_message_and_comes_back(members: Members) -> None:
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     members.create("t", 2, 2)
     for node_id in (2, 1):  # the controller is one of them
         cluster = members.cluster(node_id)
@@ -440,10 +432,7 @@ def test_log_directories_of_another_cluster_are_refused(members: Members, zookee
 
 
 def test_rubbish_in_the_nodes_of_a_running_cluster_stops_nothing_else(members: Members) -> None:
-    for node_id in (1, 2):
-        members.start(node_id)
-    members.settle(1, 2)
-    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    members.start_all(1, 2)
     assert members.create("t", 2, 2, retention__ms="99000").error_code == 0
     assert members.create("bad", 1, 2).error_code == 0
     rubbish = b'{"\xff'
