@@ -123,7 +123,7 @@ class ReplicatedPartitions:
         self.on_due: Callable[[], None] = _nobody_is_told
         """Called by any thread when `tick` is due sooner than it said. It must not wait."""
         self.on_usable: Callable[[], None] = _nobody_is_told
-        """Called when roles that were missed can be taken, or a replica was given up: the controller tells all again."""
+        """Called when roles that were missed can be taken, or a replica was given up: it asks for all roles."""
         self._requests = InSyncRequests(
             node_id, ask_controller, lambda: metadata.broker_epoch, self._settle, self._tell_notes, clock,
             lambda: self.on_due(),
