@@ -148,9 +148,20 @@ def group(a: Json) -> Json:
             first.close()
             left = True
     partitions = [TopicPartition(a["topic"], p) for p in second.list_topics(a["topic"]).topics[a["topic"]].partitions]
-    committed = sum(max(p.offset, 0) for p in second.committed(partitions, timeout=10))
+    committed = sum(max(p.offset, 0) for p in committed_offsets(second, partitions, deadline))
     second.close()
     return {"members": counts, "distinct": len(seen), "committed": committed}
+
+
+def committed_offsets(member: Consumer, partitions: list[TopicPartition], deadline: float) -> list[TopicPartition]:
+    """Return the group's offsets. librdkafka hands NOT_COORDINATOR on, and finds the new coordinator meanwhile."""
+    while True:
+        try:
+            return list(member.committed(partitions, timeout=10))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def seek(a: Json) -> Json:
