@@ -265,6 +265,9 @@ class Log(LogReplica):
         # Before the log is open: from then on others append at once.
         if self.state.role == "alone":
             self._begin_epoch(loaded.log_end_offset)
+        elif self.state.role == "leader":
+            # Loading has forgotten the epoch if this leader had not appended anything yet.
+            self._epochs.begin(self._leader_epoch, loaded.log_end_offset)
         self._files.open(loaded, self._roll_jitter_ms)
         self._closed.opened()
         if self._options.flushed_visibility and loaded.flushed_offset < loaded.log_end_offset:

@@ -120,6 +120,20 @@ def test_a_log_goes_on_in_the_other_directory_with_the_same_files(disks: Disks) 
     assert names(before_folder) == []
 
 
+def test_a_leader_keeps_the_epoch_that_it_has_appended_nothing_in_yet(disks: Disks) -> None:
+    manager = disks.start()
+    log = made_log(manager)
+    log.lead(4, {2: -1}, [1, 2])
+    log.append(batch_of([b"one", b"two"]))
+    log.lead(5, {2: -1}, [1, 2])
+    before = log.epochs
+    move(manager, log, other(disks, log))
+    finish(manager, log)
+    assert log.epochs == before == [(4, 0), (5, 2)]
+    log.append(batch_of([b"three"]))
+    assert log.epochs == before, "or a follower that has this record would not be known to have it"
+
+
 def test_a_restart_finds_the_log_where_it_has_gone(disks: Disks) -> None:
     manager = disks.start()
     log = made_log(manager)
