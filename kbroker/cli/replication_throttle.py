@@ -13,12 +13,20 @@ FOLLOWERS = "follower.replication.throttled.replicas"
 
 
 def set_throttle(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], bytes_per_second: int) -> None:
-    """Limit the copying that `plan` brings: on every broker, from the replicas of now and to the new ones."""
+    """Limit the copying that `plan` brings: on every broker, from the replicas of now and to the new ones.
+
+    A topic's setting names all of its replicas that are limited, so what moves in the plan's topics already is named
+    too.
+    """
     topics = admin.describe_topics({at.topic for at in plan})
+    moving = {at: move for at, move in admin.list_partition_reassignments().items() if at.topic in topics}
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
-    for at, replicas in plan.items():
+    for at in sorted({*plan, *moving}):
         now = next(each.replicas for each in topics[at.topic].partitions if each.partition == at.partition_id)
+        replicas: Sequence[int] = plan.get(at, now)
+        if at in moving:
+            now = tuple(each for each in now if each not in moving[at].adding)
         leaders.setdefault(at.topic, []).extend(f"{at.partition_id}:{each}" for each in now)
         added = [each for each in replicas if each not in now]
         followers.setdefault(at.topic, []).extend(f"{at.partition_id}:{each}" for each in added)

@@ -68,9 +68,9 @@ def replicas(here: Run, topic: str) -> list[list[int]]:
     return [each["replicas"] for each in described(here, topic)]
 
 
-def plan(folder: Path, topic: str, *rows: list[int]) -> str:
-    """Write a plan that gives these replicas to the partitions of a topic, and return its path."""
-    partitions = [{"topic": topic, "partition": at, "replicas": row} for at, row in enumerate(rows)]
+def plan(folder: Path, topic: str, *rows: list[int], first: int = 0) -> str:
+    """Write a plan that gives these replicas to the partitions of a topic from `first` on, and return its path."""
+    partitions = [{"topic": topic, "partition": at, "replicas": row} for at, row in enumerate(rows, first)]
     path = folder / f"{uuid4().hex}.json"
     path.write_text(json.dumps({"version": 1, "partitions": partitions}))
     return str(path)
@@ -227,6 +227,28 @@ def test_a_throttled_move_is_watched_and_cancelled(cluster: Cluster, here: Run, 
     assert replicas(here, name) == [old] and rates(here) == []
     assert here("reassign", "cancel", name).stdout == b"0 moves cancelled\n"
     assert of_topic(here, name) == ["segment.bytes"]
+
+
+def test_a_second_throttled_move_leaves_the_first_throttled(
+    cluster: Cluster, here: Run, name: str, tmp_path: Path
+) -> None:
+    here("topics", "create", name, "-p", "2", "--replication-factor", "2", "-c", "segment.bytes=1048576")
+    cluster.await_in_sync(name)
+    old = replicas(here, name)
+    new = [({1, 2, 3} - set(each)).pop() for each in old]
+    fill(cluster, name, 60)
+    for partition in (0, 1):
+        row = [old[partition][0], new[partition]]
+        here("reassign", "execute", plan(tmp_path, name, row, first=partition), "--throttle", SLOW)
+        throttled = settings_of(here, "topic", name)
+        followers = throttled["follower.replication.throttled.replicas"][0].split(",")
+        assert f"0:{new[0]}" in followers
+        leaders = throttled["leader.replication.throttled.replicas"][0].split(",")
+        assert {f"0:{each}" for each in old[0]} <= set(leaders) and f"0:{new[0]}" not in leaders
+    assert f"1:{new[1]}" in followers
+    here("reassign", "cancel", name)
+    assert here("reassign", "status").stdout == b"nothing is moving\n"
+    assert replicas(here, name)[0] == old[0] and of_topic(here, name) == ["segment.bytes"]
 
 
 def of_topic(here: Run, topic: str) -> list[str]:
