@@ -9,7 +9,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.crash import migration
 from tests.crash.cluster_rounds import at_rest, run
 from tests.kit.cluster.cluster import Cluster
-from tests.kit.cluster.nodes import AS_MEMBER
 from tests.kit.crash.transaction_history import Outcome
 
 KBROKERS = ("kbroker", "kbroker", "kbroker")
@@ -22,10 +21,10 @@ MOSTLY_KAFKA = ("kafka", "kafka", "kbroker")
 @pytest.mark.parametrize(
     ("brokers", "seed"),
     [
-        pytest.param(KBROKERS, 1, marks=AS_MEMBER),
-        pytest.param(MIXED, 2, marks=AS_MEMBER),
-        pytest.param(KBROKERS, 3, marks=[AS_MEMBER, pytest.mark.slow]),
-        pytest.param(MOSTLY_KAFKA, 4, marks=[AS_MEMBER, pytest.mark.slow]),
+        (KBROKERS, 1),
+        (MIXED, 2),
+        pytest.param(KBROKERS, 3, marks=pytest.mark.slow),
+        pytest.param(MOSTLY_KAFKA, 4, marks=pytest.mark.slow),
         pytest.param(KAFKAS, 5, marks=pytest.mark.slow),
     ],
 )
@@ -40,7 +39,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("plant", "fault"), [("acks=1", "isolate_leader"), ("unclean", "kill_in_order")])
-@pytest.mark.parametrize("brokers", [KAFKAS, pytest.param(KBROKERS, marks=AS_MEMBER)], ids="-".join)
+@pytest.mark.parametrize("brokers", [KAFKAS, KBROKERS], ids="-".join)
 def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...], plant: str, fault: str) -> None:
     result = run(1, brokers=brokers, seconds=4, faults=[fault], plant=plant)
     assert any("crash-" in line and "plain" in line for line in result.wrong), result
@@ -48,14 +47,12 @@ def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@AS_MEMBER
 def test_kafkas_become_kbrokers_and_kafkas_again_under_load_and_nothing_is_lost() -> None:
     result = migration.run()
     assert not result.is_bad, result
     assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
 
 
-@AS_MEMBER
 @pytest.mark.timeout(300)
 def test_replicas_that_a_full_disk_refuses_are_in_sync_again_when_there_is_room() -> None:
     """Without a restart of the broker: it asks the controller for its roles when the disk takes them."""

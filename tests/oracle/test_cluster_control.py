@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from tests.kit.cluster.nodes import AS_MEMBER
 from tests.oracle.answers import Tree
 from tests.oracle.control_answers import CASES, ask_all
 from tests.oracle.control_story import Told, tell
@@ -41,7 +40,6 @@ def test_what_apache_kafka_tells_is_the_same_each_time() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@AS_MEMBER
 @pytest.mark.parametrize("kinds", [("kbroker", "kbroker"), ("kbroker", "kafka"), ("kafka", "kbroker")], ids="-".join)
 def test_a_controller_tells_brokers_what_apache_kafka_tells_them(kinds: tuple[str, str]) -> None:
     told = tell(kinds)
@@ -66,7 +64,6 @@ def is_overtaken(line: str, told: Told) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@AS_MEMBER
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it(name: str) -> None:
     ours, kafka = (answered_by(kinds)[name] for kinds in (("kbroker", "kbroker"), ("kafka", "kafka")))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.kit.cluster.nodes import AS_MEMBER
 from tests.oracle.listed import assert_same_but_for
 from tests.oracle.tree_history import Left, left_by
 
@@ -25,9 +24,9 @@ def left_by_kafka() -> Left:
     "kinds",
     [
         KAFKAS,
-        pytest.param(("kbroker", "kbroker", "kbroker"), marks=AS_MEMBER),
-        pytest.param(("kbroker", "kafka", "kafka"), marks=AS_MEMBER),
-        pytest.param(("kafka", "kbroker", "kbroker"), marks=AS_MEMBER),
+        ("kbroker", "kbroker", "kbroker"),
+        ("kbroker", "kafka", "kafka"),
+        ("kafka", "kbroker", "kbroker"),
     ],
     ids="-".join,
 )

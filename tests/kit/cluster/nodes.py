@@ -8,16 +8,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.kit.brokers.hosts import Host
 from tests.kit.brokers.process import ServerProcess, serves, write_properties
 from tests.kit.kafka.java_program import java
 from tests.kit.kafka.process import KafkaProcess
 
 HEAP = "256m"
-AS_MEMBER = pytest.mark.skipif(False, reason="a kbroker of this build is no member of a cluster yet")
-"""Of tests in which a kbroker is one."""
 LOG4J = {
     "log4j.rootLogger": "WARN, stdout",
     "log4j.logger.kafka": "INFO",

@@ -12,7 +12,6 @@ import pytest
 
 from kbroker.client import AdminClient, Consumer, Producer
 from kbroker.testing import BrokerFailed, Cluster
-from tests.kit.cluster.nodes import AS_MEMBER
 from tests.kit.kafka.zookeeper import zookeeper_jars
 
 
@@ -27,7 +26,6 @@ def cluster(jars: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@AS_MEMBER
 @pytest.mark.timeout(120)
 def test_what_is_acknowledged_is_there_when_its_leader_is_gone(cluster: Cluster) -> None:
     cluster.create_topic("views", partitions=3)
@@ -48,7 +46,6 @@ def test_what_is_acknowledged_is_there_when_its_leader_is_gone(cluster: Cluster)
     assert found == [b"%d" % number for number in range(100)] + [b"after"]
 
 
-@AS_MEMBER
 @pytest.mark.timeout(120)
 def test_a_controller_that_is_paused_is_replaced(cluster: Cluster) -> None:
     paused = cluster.controller()
@@ -61,7 +58,6 @@ def test_a_controller_that_is_paused_is_replaced(cluster: Cluster) -> None:
     cluster.await_in_sync()
 
 
-@AS_MEMBER
 @pytest.mark.timeout(120)
 def test_one_broker_is_a_cluster_too(jars: Path) -> None:
     with Cluster(1, zookeeper_jars=jars) as cluster:
@@ -69,7 +65,6 @@ def test_one_broker_is_a_cluster_too(jars: Path) -> None:
         assert cluster.leader("alone", 1) == 1 == cluster.controller()
 
 
-@AS_MEMBER
 @pytest.mark.timeout(120)
 def test_a_broker_that_ends_by_itself_is_told(jars: Path, temporary_files: Path) -> None:
     with pytest.raises(BrokerFailed, match="has ended by itself"), Cluster(1, zookeeper_jars=jars) as cluster:
