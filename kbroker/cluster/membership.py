@@ -119,6 +119,11 @@ class Membership:
         self._refusal = ""
         self._due_s = 0.0
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether this broker is registered, as far as it knows: false from the end of a session to the next one."""
+        return self._is_registered
+
     # --- start ----------------------------------------------------------------------------------------------------
 
     def connect(self, node_id: int, known_cluster_id: str | None) -> Store:

@@ -412,6 +412,11 @@ class ZooKeeperStore:
 
     # --- the session --------------------------------------------------------------------------------------------------
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to a server now."""
+        return self._link is _Link.CONNECTED
+
     def on_end(self, callback: Callable[[], None]) -> None:
         with self._changed:
             if self._link is not _Link.EXPIRED:

@@ -180,7 +180,16 @@ _ROWS = (
 
 _MEMBER_ROWS = (
     Metric("kbroker_active_controller", Kind.GAUGE, "1 on the broker that is the controller, 0 on the others."),
-    Metric("kbroker_registered", Kind.GAUGE, "1 while the controller tells this broker that it is alive."),
+    Metric(
+        "kbroker_zookeeper_connected",
+        Kind.GAUGE,
+        "1 while there is a connection to a ZooKeeper server (SessionState).",
+    ),
+    Metric(
+        "kbroker_registered",
+        Kind.GAUGE,
+        "1 while this broker is registered in ZooKeeper, and the controller tells it that it is alive.",
+    ),
     Metric("kbroker_leader_partitions", Kind.GAUGE, "Partitions that this broker leads."),
     Metric(
         "kbroker_under_replicated_partitions",

@@ -333,10 +333,17 @@ class Member:
     def measure(self) -> Iterator[Sample]:
         """What `/metrics` tells of this member; valid after `attach`."""
         assert self.partitions is not None
-        return measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
+        yield Sample("kbroker_zookeeper_connected", self._sessions.is_connected)
+        yield Sample(
+            "kbroker_registered", self._membership.is_registered and self.node_id in self.cluster.image.brokers
+        )
+        yield from measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
 
     def problems(self) -> list[str]:
-        """Return what is amiss: the controller has not told this broker of itself, or replicas are not in sync."""
+        """Return what is amiss: this broker is not registered, the controller has not told it of itself, or replicas
+        are not in sync."""
+        if not self._membership.is_registered:
+            return ["this broker is not registered in ZooKeeper: its session has ended, and there is no new one yet"]
         if self.node_id not in self.cluster.image.brokers:
             return ["no controller has told this broker yet that it is in the cluster"]
         hosted = {} if self.partitions is None else self.partitions.all()
@@ -388,6 +395,11 @@ class _Sessions:
             limit = f"{self._connect_timeout_s * 1000:.0f}"
             raise StoreUnavailable(f"{error} (zookeeper.connection.timeout.ms={limit})") from error
         return opening
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the newest session has a connection to a server now."""
+        return self._opening is not None and self._opening.is_connected
 
     def give_up(self) -> None:
         self._is_given_up = True

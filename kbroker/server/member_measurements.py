@@ -43,7 +43,6 @@ def measure_member(
     )
     counts = partitions.counts
     yield Sample("kbroker_active_controller", cluster.is_controller)
-    yield Sample("kbroker_registered", cluster.node_id in image.brokers)
     yield Sample("kbroker_leader_partitions", len(led))
     yield Sample("kbroker_under_replicated_partitions", sum(each.is_under_replicated for each in led.values()))
     yield Sample("kbroker_under_min_isr_partitions", under_min)

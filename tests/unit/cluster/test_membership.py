@@ -200,8 +200,10 @@ def test_a_long_absence_of_the_store_is_survived(ensemble: Ensemble) -> None:
     assert next_step(member) == RETRY_S
     assert member.step() == RETRY_S
     assert seen.take() == [("ended",)], "the controller resigns once, before a new session is tried"
+    assert not member.is_registered
     ensemble.is_away = False
     member.step()
+    assert member.is_registered
     assert seen.take()[0][0] == "registered"
 
 

@@ -18,6 +18,7 @@ from kbroker.cli.main import main
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
+from kbroker.coordination.store import StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from kbroker.groups.offsets import Offsets as GroupOffsets
@@ -334,12 +335,14 @@ def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_nex
     server.start()
     try:
         members = Members(server, tmp_path)
-        broker = members.start(1, zookeeper__session__timeout__ms=2_000)
+        broker = members.start(1, zookeeper__session__timeout__ms=2_000, kbroker__http__address="127.0.0.1:0")
         members.settle(1)
         await_that(lambda: members.cluster(1).is_controller)
         members.create("t", 1, 1)
         epoch = members.cluster(1).broker_epoch
+        assert metrics(broker)["kbroker_zookeeper_connected"] == 1
         server.kill()
+        await_that(lambda: metrics(broker)["kbroker_zookeeper_connected"] == 0)
         ended = threading.Event()
         broker.broker._home.session.session.on_end(ended.set)
         broker.append("t", 0, [b"a"])
@@ -352,16 +355,44 @@ def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_nex
         server.kill()
 
 
-def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replicated(members: Members) -> None:
-    def ready(broker: WholeBroker) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{broker.broker._http.address[1]}/ready") as answer:
-                return int(answer.status), answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+def asked(broker: WholeBroker, what: str) -> tuple[int, str]:
+    """Ask a broker's HTTP port; return the status and the text."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.broker._http.address[1]}/{what}") as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
 
+
+def metrics(broker: WholeBroker) -> dict[str, float]:
+    lines = asked(broker, "metrics")[1].splitlines()
+    values = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name.partition("{")[0]: float(value) for name, value in values}
+
+
+def test_a_member_without_a_session_is_not_ready(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of before says that it is registered, and nobody can tell it otherwise."""
+    one = members.start(1, kbroker__http__address="127.0.0.1:0")
+    members.settle(1)
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    assert metrics(one)["kbroker_registered"] == 1
+
+    def away() -> ZooKeeperStore:
+        raise StoreUnavailable("ZooKeeper is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one.broker._home._membership, "_open_session", away)
+        members.server.expire(one.broker._home.session.session)
+        await_that(lambda: asked(one, "ready")[0] == 503)
+        assert "this broker is not registered in ZooKeeper" in asked(one, "ready")[1]
+        assert metrics(one)["kbroker_registered"] == 0
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    assert metrics(one)["kbroker_registered"] == metrics(one)["kbroker_zookeeper_connected"] == 1
+
+
+def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replicated(members: Members) -> None:
     def status(broker: WholeBroker) -> int:
-        return ready(broker)[0]
+        return asked(broker, "ready")[0]
 
     one = members.start(1, kbroker__http__address="127.0.0.1:0")
     members.start(2)
@@ -370,20 +401,14 @@ def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replica
     members.create("t", 4, 2)
     await_that(lambda: status(one) == 200)
 
-    def metrics() -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{one.broker._http.address[1]}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        values = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name.partition("{")[0]: float(value) for name, value in values}
-
-    assert metrics()["kbroker_under_replicated_partitions"] == 0
-    assert metrics()["kbroker_leader_partitions"] == 2
-    assert MEMBER_METRICS - metrics().keys() <= {"kbroker_replica_lag"}
+    assert metrics(one)["kbroker_under_replicated_partitions"] == 0
+    assert metrics(one)["kbroker_leader_partitions"] == 2
+    assert MEMBER_METRICS - metrics(one).keys() <= {"kbroker_replica_lag"}
     members.stop(2)
     await_that(lambda: status(one) == 503)
-    await_that(lambda: metrics()["kbroker_under_replicated_partitions"] == 4)
-    assert metrics()["kbroker_under_min_isr_partitions"] == metrics()["kbroker_offline_partitions"] == 0
-    assert "4 of the partitions here have replicas that are not in sync" in ready(one)[1]
+    await_that(lambda: metrics(one)["kbroker_under_replicated_partitions"] == 4)
+    assert metrics(one)["kbroker_under_min_isr_partitions"] == metrics(one)["kbroker_offline_partitions"] == 0
+    assert "4 of the partitions here have replicas that are not in sync" in asked(one, "ready")[1]
     two = members.start(2, kbroker__http__address="127.0.0.1:0")
     await_that(lambda: status(one) == 200)
     await_that(lambda: status(two) == 200)  # it follows, and was told its roles before it was in sync
