@@ -53,10 +53,12 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
     ),
     OtherDeviation(
-        "CreateTopics with validate_only",
-        "An assignment that cannot be is refused. Kafka only looks at its shape.",
-        "What is validated is what would be done.",
-        "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
+        "CreateTopics with an assignment",
+        "One that names a broker which is not registered, or a partition without replicas, is "
+        "INVALID_REPLICA_ASSIGNMENT, as in KRaft. Kafka in ZooKeeper mode makes such a topic; the partition without "
+        "replicas never has a leader.",
+        "A slip in a number is better told at once.",
+        "tests/unit/server/test_members_in_zookeeper.py::test_topics_that_cannot_be_placed_are_refused_and_others_are_made",
     ),
     OtherDeviation(
         "The controller: brokers that came back while there was none",

@@ -396,15 +396,38 @@ def topics_are_made_grown_and_deleted_by_the_controller_only(t: Talk) -> None:
     t.ask(D(topics=[D.DeleteTopicState(name=TOPIC)], timeout_ms=5000))
 
 
-@case
-def topics_with_assignments_that_cannot_be(t: Talk) -> None:
+def ask_for_topic(t: Talk, name: str, replicas: list[list[int]], *, validate_only: bool = False) -> None:
     C = M.CreateTopicsRequest
-    for name, replicas in {"unknown": [[1, 77]], "twice": [[1, 1]], "none": [[]], "uneven": [[1], [1, 2]]}.items():
-        made = [C.CreatableReplicaAssignment(partition_index=at, broker_ids=ids) for at, ids in enumerate(replicas)]
-        topic = C.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=made)
-        t.ask(C(topics=[topic], timeout_ms=5000, validate_only=True), node_id=1)
-    topic = C.CreatableTopic(name="many", num_partitions=1, replication_factor=9)
-    t.ask(C(topics=[topic], timeout_ms=5000), node_id=1)
+    made = [C.CreatableReplicaAssignment(partition_index=at, broker_ids=ids) for at, ids in enumerate(replicas)]
+    topic = C.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=made)
+    t.ask(C(topics=[topic], timeout_ms=5000, validate_only=validate_only), node_id=1)
+
+
+@case
+def topics_with_repeated_brokers_or_uneven_assignments(t: Talk) -> None:
+    ask_for_topic(t, "twice", [[1, 1]])
+    ask_for_topic(t, "uneven", [[1], [1, 2]])
+
+
+@case
+def topics_with_unknown_brokers_or_without_replicas(t: Talk) -> None:
+    ask_for_topic(t, "unknown", [[1, 77]], validate_only=True)  # Kafka would make both
+    ask_for_topic(t, "none", [[]], validate_only=True)
+
+
+@case
+def topics_with_more_replicas_than_brokers(t: Talk) -> None:
+    C = M.CreateTopicsRequest
+    t.ask(C(topics=[C.CreatableTopic(name="many", num_partitions=1, replication_factor=9)], timeout_ms=5000), node_id=1)
+
+
+@case
+def partitions_with_assignments_that_cannot_be(t: Talk) -> None:
+    R = M.CreatePartitionsRequest
+    for replicas in ([1, 77], [1, 1], [], [1]):
+        made = [R.CreatePartitionsAssignment(broker_ids=replicas)]
+        topic = R.CreatePartitionsTopic(name=TOPIC, count=4, assignments=made)
+        t.ask(R(topics=[topic], timeout_ms=5000), node_id=1)
 
 
 @case

@@ -17,7 +17,7 @@ OTHERWISE = {
     "alter_partition_of_one_that_another_broker_leads": "only the leader says who is in sync",
     "alter_partition_that_changes_nothing_and_is_asked_twice": "what the two before have written in Kafka",
     "alter_partition_in_older_versions": "what the two before have written in Kafka",
-    "topics_with_assignments_that_cannot_be": "validate_only refuses what would be refused",
+    "topics_with_unknown_brokers_or_without_replicas": "a topic is not made where it could never be",
 }
 """Cases in which kbroker is stricter than Kafka, or that follow one."""
 

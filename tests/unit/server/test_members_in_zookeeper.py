@@ -20,7 +20,7 @@ from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
 from kbroker.coordination.store import StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from kbroker.errors import ConfigError
+from kbroker.errors import ConfigError, ErrorCode
 from kbroker.groups.offsets import Offsets as GroupOffsets
 from kbroker.metrics.definitions import MEMBER_METRICS
 from kbroker.model import TopicPartition
@@ -237,6 +237,27 @@ def test_a_topic_that_gets_a_second_replica_is_flushed_before_acks_from_then_on(
     request = M.AlterPartitionReassignmentsRequest(topics=[moved])
     assert members.controller.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request).error_code == 0
     await_that(lambda: leader.log_of("grows", 0).options.flush_messages == 1)
+
+
+def test_topics_that_cannot_be_placed_are_refused_and_others_are_made(members: Members) -> None:
+    members.start_all(1, 2)
+    assert members.create("many", 1, 3).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    C = M.CreateTopicsRequest
+    for replicas in ([1, 9], [1, 1], [-1], []):
+        made = [C.CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
+        topic = C.CreatableTopic(name="placed", num_partitions=-1, replication_factor=-1, assignments=made)
+        answer = members.controller.call(ApiKey.CREATE_TOPICS, 5, C(topics=[topic], timeout_ms=5_000))
+        assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT, replicas
+    assert members.create("good", 1, 2).error_code == 0
+    P = M.CreatePartitionsRequest
+    for replicas in ([1, 9], [1, 1], [2], []):
+        grown = P.CreatePartitionsTopic(
+            name="good", count=2, assignments=[P.CreatePartitionsAssignment(broker_ids=replicas)]
+        )
+        answer = members.controller.call(ApiKey.CREATE_PARTITIONS, 3, P(topics=[grown], timeout_ms=5_000))
+        assert answer.results[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT, replicas
+    assert sorted(members.store.children(paths.TOPICS)) == ["good"]
+    await_that(lambda: members.leader_of("good", 0) is not None)
 
 
 def test_other_members_than_the_controller_say_so(members: Members) -> None:
