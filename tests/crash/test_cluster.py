@@ -1,15 +1,25 @@
-"""A share of the cluster rounds, and that they can fail."""
+"""A share of the cluster rounds, and that they can fail; full disks."""
 
 from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.errors import ErrorCode
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
 from tests.crash import migration
 from tests.crash.cluster_rounds import at_rest, run
+from tests.kit.clients.wire import WireClient
+from tests.kit.cluster import tree
 from tests.kit.cluster.cluster import Cluster
 from tests.kit.crash.transaction_history import Outcome
+from tests.kit.logs.home import batch_of
 
 KBROKERS = ("kbroker", "kbroker", "kbroker")
 KAFKAS = ("kafka", "kafka", "kafka")
@@ -72,4 +82,61 @@ def test_replicas_that_a_full_disk_refuses_are_in_sync_again_when_there_is_room(
         assert {cluster.leader("late", partition) for partition in range(3)} <= {1, 3}
         cluster.free_disk(2)
         cluster.await_settled()
+        assert not at_rest(cluster)
+
+
+@contextlib.contextmanager
+def disks() -> Iterator[Cluster]:
+    """Three kbrokers with disks of their own, and a topic "t" whose partition N broker N + 1 leads, all in sync."""
+    with Cluster(KBROKERS, {"min.insync.replicas": 2}, disk="100m") as cluster, cluster.entered():
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        replicas = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+        admin.create_topics([NewTopic("t", 3, replica_assignment=replicas)])["t"].result(30)
+        cluster.await_settled()
+        yield cluster
+
+
+def produce(cluster: Cluster, node_id: int) -> int:
+    """Produce 20 KB with acks=all to the partition that a broker leads; return the error code."""
+    node = cluster.nodes[node_id]
+    data = M.ProduceRequest.PartitionProduceData(
+        index=node_id - 1, records=batch_of([b"x" * 20_000], int(time.time() * 1000))
+    )
+    topic = M.ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+    with WireClient(node.host.address, node.port, timeout_s=60) as client:
+        answer = client.call(ApiKey.PRODUCE, 9, M.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]))
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def isrs(cluster: Cluster) -> dict[int, set[int]]:
+    """Return who is in sync, by partition of the topic."""
+    found = {one.index: one for one in tree.partitions(cluster.tree()) if one.topic == "t"}
+    return {at: set(one.state["isr"]) for at, one in found.items() if one.state is not None}
+
+
+@pytest.mark.timeout(200)
+def test_a_leader_with_a_full_disk_refuses_records_and_what_others_lead_goes_on() -> None:
+    with disks() as cluster:
+        assert [produce(cluster, each) for each in (1, 2, 3)] == [0, 0, 0]
+        cluster.fill_disk(1)
+        assert produce(cluster, 1) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert [produce(cluster, each) for each in (2, 3)] == [0, 0], "once the full follower has left the ISR"
+        assert produce(cluster, 1) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert cluster.leader("t") == 1, "what it has is read there"
+        cluster.free_disk(1)
+        cluster.await_settled()
+        assert [produce(cluster, each) for each in (1, 2, 3)] == [0, 0, 0]
+        assert not at_rest(cluster)
+
+
+@pytest.mark.timeout(200)
+def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back_when_there_is_room() -> None:
+    with disks() as cluster:
+        cluster.fill_disk(3)
+        assert [produce(cluster, each) for each in (1, 2)] == [0, 0]
+        assert isrs(cluster) == {0: {1, 2}, 1: {1, 2}, 2: {1, 2, 3}}
+        assert all(node.is_running for node in cluster.nodes.values())
+        cluster.free_disk(3)
+        cluster.await_settled()
+        assert isrs(cluster) == {0: {1, 2, 3}, 1: {1, 2, 3}, 2: {1, 2, 3}}
         assert not at_rest(cluster)
