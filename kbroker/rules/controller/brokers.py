@@ -178,7 +178,7 @@ def roles_answered(context: Context, answer: LeaderAndIsrAnswer) -> Rule[None]:
     else:
         context.failed.pop(answer.broker_id, None)
     if now - before:
-        context.note(f"{len(now - before)} replicas of broker {answer.broker_id} are in a failed log directory")
+        context.note(f"{len(now - before)} replicas of broker {answer.broker_id} cannot be used: its log says why")
         yield from replicas_went_offline(context, [(each, answer.broker_id) for each in sorted(now - before)])
     yield from undo_elections(context, answer.broker_id, failed)
     again = before - now

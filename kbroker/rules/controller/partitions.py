@@ -17,6 +17,13 @@ from kbroker.rules.controller.values import NO_LEADER, PARTITION_CHANGES, Partit
 
 Outcome = dict[TopicPartition, PartitionState | str]
 """What came of elections: the new state, or why there is none."""
+NO_CANDIDATE = {
+    Election.OFFLINE: "no leader: no replica in sync is online",
+    Election.UNCLEAN: "no leader: no replica is online",
+    Election.REASSIGNMENT: "the lead is not moved: no replica of the target is in sync and online",
+    Election.PREFERRED: "the lead is not given back: the preferred replica is not in sync, or not online",
+}
+"""What the log says when nobody can be elected: nothing in a controlled shutdown, whose broker leads on."""
 
 
 def set_status(context: Context, partitions: Iterable[TopicPartition], target: PartitionStatus) -> None:
@@ -96,8 +103,8 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
             outcome[partition] = (
                 result or f"Failed to elect leader for partition {partition} under strategy {kind.value}"
             )
-            if kind is not Election.CONTROLLED_SHUTDOWN:  # the broker that stops goes on leading, and asks again
-                context.note(result or f"no replica can be elected, of strategy {kind.value}", partition)
+            if kind in NO_CANDIDATE:
+                context.note(result or NO_CANDIDATE[kind], partition)
         written: dict[TopicPartition, PartitionState] = {}
         if elected:
             written = yield WriteStates({partition: each.state for partition, each in elected.items()})

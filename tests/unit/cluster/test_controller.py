@@ -88,8 +88,8 @@ def test_one_line_says_which_partitions_have_no_leader(
     caplog.set_level(logging.INFO)
     cluster.create("t", (2,), (3, 2), (2,))
     cluster.lose(2)
-    found = [record.message for record in caplog.records if "no replica can be elected" in record.message]
-    assert found == ["controller: t-0, t-2: no replica can be elected, of strategy offline"]
+    found = [record.message for record in caplog.records if "no leader" in record.message]
+    assert found == ["controller: t-0, t-2: no leader: no replica in sync is online"]
 
 
 def test_an_unclean_election_is_held_only_where_it_is_allowed(cluster: ControlCluster) -> None:
