@@ -6,9 +6,11 @@ A client that fails for good begins another life, as a program would that is sta
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -378,6 +380,7 @@ KINDS: dict[str, type[Client]] = {
 
 
 def main(settings: dict[str, Any]) -> None:
+    faulthandler.register(signal.SIGQUIT)
     journal = Journal(Path(settings["journal"]))
     stop = threading.Event()
     clients = [KINDS[kind](settings, name, journal, stop) for name, kind in settings["clients"].items()]

@@ -83,7 +83,9 @@ class ClientProcess:
         }
         command = [*self.command, json.dumps(settings)]
         with (self.folder / "errors.txt").open("ab") as errors:
-            self.running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, cwd=ROOT))
+            self.running.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors, cwd=ROOT)
+            )
 
     def kill(self) -> None:
         for process in self.running:
@@ -107,6 +109,8 @@ class ClientProcess:
                 if code:
                     wrong.append(f"{'-'.join(self.clients)} ended with {code}")
             except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGQUIT)  # faulthandler, or the JVM, prints each thread's stack
+                time.sleep(1)  # neither gives a sign that it has done so
                 process.kill()
                 process.wait()
                 wrong.append(f"{'-'.join(self.clients)} did not end in {SETTLE_S} s")
