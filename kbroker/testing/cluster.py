@@ -16,10 +16,15 @@ from kbroker.testing.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from kbroker.client import AdminClient
+    from kbroker.testing.cuts import Cuts
 
 SETTLE_TIMEOUT_S = 60.0
 LOOK_EVERY_S = 0.05
-QUICK = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 3000}
+QUICK = {
+    "zookeeper.session.timeout.ms": 2000,
+    "zookeeper.connection.timeout.ms": 30_000,  # else as the session's, too short for a start on a busy machine
+    "replica.lag.time.max.ms": 3000,
+}
 """Defaults that differ from the brokers': a broker that is silent is given up after seconds."""
 OF_THE_KIT = ("broker.id", "node.id", "zookeeper.connect")
 
@@ -33,7 +38,8 @@ class Cluster:
 
     `brokers` maps ids to `Broker`s. `settings`: those of all brokers, by Kafka's names. `zookeeper_jars`: see
     `zookeeper.find_jars`. `log_level`, `start_timeout_s`: as a Broker's. With three brokers or more each partition has
-    three replicas by default, and an acknowledgement of acks=all needs two of them.
+    three replicas by default, and an acknowledgement of acks=all needs two of them. `cuts`: `isolate` can cut brokers
+    off, since everybody reaches them through proxies; a broker that was killed is then given up after two seconds.
 
     A Cluster is for one thread at a time. The end of the `with` block raises BrokerFailed when a broker has ended by
     itself. The constructor raises ZooKeeperMissing when Java or ZooKeeper's jars are not found, and ValueError for
@@ -45,6 +51,7 @@ class Cluster:
         brokers: int = 3,
         *,
         settings: Mapping[str, object] | None = None,
+        cuts: bool = False,
         zookeeper_jars: str | Path | None = None,
         log_level: Literal["debug", "info", "warning", "error"] = "info",
         start_timeout_s: float = START_TIMEOUT_S,
@@ -59,18 +66,37 @@ class Cluster:
         with contextlib.ExitStack() as stack:
             self.zookeeper = ZooKeeper(zookeeper_jars)
             stack.callback(self.zookeeper.close)
+            self._isolated: set[int] = set()
+            self._addresses: dict[int, str] = {}
+            self._cuts: Cuts | None = None
+            if cuts:
+                self._cuts = _new_cuts()
+                stack.callback(self._cuts.close)
             for broker_id in range(1, brokers + 1):
                 own = {**_replicated(brokers), **QUICK, **given}
                 own |= {"broker.id": broker_id, "zookeeper.connect": self.zookeeper.connect}
+                if self._cuts is not None:
+                    own |= self._behind_proxies(broker_id, self._cuts)
                 broker = Broker(settings=own, log_level=log_level, start_timeout_s=start_timeout_s)
                 stack.callback(broker.close)
                 self.brokers[broker_id] = broker
             self._stack = stack.pop_all()
 
+    def _behind_proxies(self, broker_id: int, cuts: Cuts) -> dict[str, object]:
+        """Return the settings of a broker that can be cut off."""
+        self._addresses[broker_id] = cuts.before_broker(broker_id, lambda: self.brokers[broker_id].port)
+        return {
+            "zookeeper.connect": cuts.before_zookeeper(broker_id, lambda: self.zookeeper.port),
+            "advertised.listeners": f"PLAINTEXT://{self._addresses[broker_id]}",
+        }
+
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for the setting `bootstrap.servers` of any client."""
-        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+        return ",".join(map(self._address, self.brokers))
+
+    def _address(self, broker_id: int) -> str:
+        return self._addresses.get(broker_id) or self.brokers[broker_id].bootstrap_servers
 
     # --- its life ----------------------------------------------------------------------------------------
     def start(self, *broker_ids: int) -> None:
@@ -107,6 +133,33 @@ class Cluster:
         """A context manager: `pause`, and `resume` at the end of the block."""
         with self.brokers[broker_id].paused():
             yield
+
+    def isolate(self, broker_id: int, *, clients_too: bool = False) -> None:
+        """Cut a broker off from all others and from ZooKeeper until `rejoin`, as a broken cable would.
+
+        It stays as it is, with its clients, unless `clients_too`; the others give it up after two seconds. Whoever has
+        a broker's id as `client.id` is taken for that broker. Raises RuntimeError without `cuts=True`.
+        """
+        if self._cuts is None:
+            raise RuntimeError("nothing stands between the brokers; make the cluster with cuts=True")
+        self.brokers[broker_id]._runner.check_running()
+        self._cuts.cut(broker_id, clients_too=clients_too)
+        self._isolated.add(broker_id)
+
+    def rejoin(self, broker_id: int) -> None:
+        """End what `isolate` has done to a broker."""
+        if self._cuts is not None:
+            self._cuts.mend(broker_id)
+        self._isolated.discard(broker_id)
+
+    @contextlib.contextmanager
+    def isolated(self, broker_id: int, *, clients_too: bool = False) -> Iterator[None]:
+        """A context manager: `isolate`, and `rejoin` at the end of the block."""
+        self.isolate(broker_id, clients_too=clients_too)
+        try:
+            yield
+        finally:
+            self.rejoin(broker_id)
 
     def close(self) -> None:
         """End all brokers and the ZooKeeper in whatever state they are, and remove their data."""
@@ -155,11 +208,11 @@ class Cluster:
     def await_in_sync(self, *topics: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
         """Wait until all running brokers are registered and all replicas of the topics on them, or of all, in sync.
 
-        Raises BrokerFailed when that takes longer than `timeout_s`.
+        Those that are isolated are left out. Raises BrokerFailed when that takes longer than `timeout_s`.
         """
         from kbroker.client import ClientError
 
-        running = {broker_id for broker_id, broker in self.brokers.items() if broker.pid is not None}
+        running = set(self._reachable())
 
         def missing() -> str:
             try:
@@ -189,6 +242,10 @@ class Cluster:
                 raise BrokerFailed(f"the cluster is not at rest after {timeout_s:g} s: {what}", self._logs())
             time.sleep(LOOK_EVERY_S)
 
+    def _reachable(self) -> list[int]:
+        """Return the ids of the brokers that run and are not isolated."""
+        return [each for each, broker in self.brokers.items() if broker.pid is not None and each not in self._isolated]
+
     def _logs(self) -> str:
         return "\n".join(f"broker {each}: {line}" for each, broker in self.brokers.items()
                          for line in broker.log.splitlines()[-10:])  # fmt: skip
@@ -196,10 +253,16 @@ class Cluster:
     def _admin(self) -> AdminClient:
         from kbroker.client import AdminClient
 
-        running = [broker.bootstrap_servers for broker in self.brokers.values() if broker.pid is not None]
+        running = [self._address(broker_id) for broker_id in self._reachable()]
         if not running:
             raise RuntimeError("no broker of the cluster runs")
         return AdminClient(bootstrap_servers=",".join(running), client_id="kbroker.testing")
+
+
+def _new_cuts() -> Cuts:
+    from kbroker.testing.cuts import Cuts
+
+    return Cuts()
 
 
 def _replicated(brokers: int) -> dict[str, object]:

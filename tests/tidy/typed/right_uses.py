@@ -480,6 +480,8 @@ def use_a_broker() -> None:
 def lose_a_leader(kbroker_cluster: Cluster) -> None:
     kbroker_cluster.create_topic("views", partitions=6, retention_ms=1000)
     kbroker_cluster.kill(kbroker_cluster.leader("views", 0))
+    with kbroker_cluster.isolated(1, clients_too=True):
+        kbroker_cluster.await_in_sync("views")
     kbroker_cluster.start()
     cluster = Cluster(5, settings={"min.insync.replicas": 3}, zookeeper_jars="lib")
     with cluster, cluster.paused(cluster.controller()):

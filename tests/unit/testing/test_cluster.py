@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.client import AdminClient, Consumer, Producer
+from kbroker.client import AdminClient, ClientError, Consumer, Producer
 from kbroker.testing import BrokerFailed, Cluster
 from tests.kit.kafka.zookeeper import zookeeper_jars
 
@@ -56,6 +56,39 @@ def test_a_controller_that_is_paused_is_replaced(cluster: Cluster) -> None:
             while admin.describe_cluster().controller_id in (-1, paused):
                 assert time.monotonic() < deadline
     cluster.await_in_sync()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("clients_too", [False, True])
+def test_a_leader_that_is_isolated_acknowledges_nothing_more_and_another_one_leads(
+    jars: Path, clients_too: bool
+) -> None:
+    with Cluster(3, cuts=True, zookeeper_jars=jars) as cluster:
+        cluster.create_topic("views")
+        lost = cluster.leader("views")
+        options = {"acks": "all", "delivery_timeout_ms": 3000, "request_timeout_ms": 1000, "linger_ms": 0}
+        with Producer(bootstrap_servers=cluster._address(lost), **options) as producer:
+            assert producer.send("views", b"before").result(30).offset == 0
+            with cluster.isolated(lost, clients_too=clients_too):
+                with pytest.raises(ClientError):
+                    producer.send("views", b"lost").result(30)  # it leads on, as far as it knows, and nobody follows
+                deadline = time.monotonic() + 30
+                while cluster.leader("views") in (-1, lost):
+                    assert time.monotonic() < deadline
+                with Producer(bootstrap_servers=cluster._address(cluster.leader("views")), acks="all") as other:
+                    assert other.send("views", b"after").result(30).offset == 1
+        cluster.await_in_sync("views")
+        with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign_topics("views")
+            found: list[bytes | None] = []
+            while len(found) < 2:
+                found += [record.value for record in consumer.poll(5.0)]
+        assert found == [b"before", b"after"]
+
+
+def test_a_cluster_without_proxies_isolates_nobody(cluster: Cluster) -> None:
+    with pytest.raises(RuntimeError, match="cuts=True"):
+        cluster.isolate(1)
 
 
 @pytest.mark.timeout(120)

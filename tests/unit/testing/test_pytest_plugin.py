@@ -168,6 +168,29 @@ def test_a_zookeeper_from_jars_that_are_there(tmp_path: Path, temporary_files: P
     assert list(temporary_files.iterdir()) == []
 
 
+CLUSTERS = """
+import pytest
+
+topics = []
+
+def test_three_brokers(kbroker_cluster):
+    kbroker_cluster.create_topic("views")
+    assert list(kbroker_cluster.brokers) == [1, 2, 3]
+
+@pytest.mark.kbroker_cluster(2, cuts=True, min_insync_replicas=1)
+def test_as_marked(kbroker_cluster):
+    kbroker_cluster.create_topic("views")  # the cluster of the other test has one too
+    with kbroker_cluster.isolated(1):
+        assert "min.insync.replicas=1" in kbroker_cluster.brokers[2]._runner._arguments["overrides"]
+"""
+
+
+def test_a_cluster_for_each_test(tmp_path: Path, temporary_files: Path) -> None:
+    jars = Path(KafkaInMemory.classpath().split(":")[0]).parent
+    assert_outcome(run(tmp_path, ini=f"kbroker_zookeeper_jars = {jars}", test_clusters=CLUSTERS), "2 passed")
+    assert list(temporary_files.iterdir()) == []
+
+
 def test_tests_with_a_zookeeper_are_skipped_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,3 +207,4 @@ def test_tests_with_a_zookeeper_are_skipped_where_there_is_none(
     done = run(tmp_path, "-rs", test_zookeeper=ZOOKEEPER)
     assert_outcome(done, "1 skipped")
     assert f"there is no java in {tmp_path}/bin" in done.stdout
+    assert_outcome(run(tmp_path, "-rs", test_zookeeper=CLUSTERS), "2 skipped")
