@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kbroker.protocol.records import Record, encode_batch
 from tests.kit.brokers.hosts import Host
 from tests.kit.cluster import replicas, tree
+from tests.kit.cluster.cluster import Cluster
 from tests.kit.cluster.network import CannotSeparate, SeparateNetwork
 from tests.kit.kafka.zookeeper import Node
 
@@ -69,6 +71,24 @@ def test_a_connection_that_is_open_stays_open_and_silent_in_the_direction_that_i
             network.mend()
             far.settimeout(5)
             assert far.recv(4) == b"lost"  # TCP has sent it again
+
+
+# --- disks ----------------------------------------------------------------------------------------------
+
+
+def test_a_kafka_whose_disk_was_full_does_not_run_when_it_has_room_and_others_do() -> None:
+    cluster = Cluster(("kafka", "kbroker", "kafka"), disk="1m")
+    try:
+        for node in cluster.nodes.values():
+            node.process = subprocess.Popen(["sleep", "60"])
+        for node_id in (1, 2):
+            cluster.fill_disk(node_id)
+        for node_id in cluster.nodes:
+            cluster.free_disk(node_id)
+        assert [node.is_running for node in cluster.nodes.values()] == [False, True, True]
+        assert not list(cluster.folder.glob("*/disk/filler"))
+    finally:
+        cluster.close()
 
 
 # --- replicas -------------------------------------------------------------------------------------------

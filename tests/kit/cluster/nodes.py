@@ -50,6 +50,8 @@ class Node(ServerProcess):
 
     kind = ""
     start_timeout_s = 120.0
+    ends_without_room = False
+    """Whether it ends itself, at any moment, when its disk is full."""
 
     def __init__(
         self, node_id: int, host: Host, folder: Path, zookeeper: str, settings: Mapping[str, object], data: Path
@@ -126,6 +128,7 @@ class KafkaNode(Node):
     """Apache Kafka 3.9.1 with a small heap. Its log is in its output."""
 
     kind = "kafka"
+    ends_without_room = True
     taken = "org.apache.zookeeper.KeeperException$NodeExistsException"
 
     def await_member(self, started: float) -> None:
