@@ -131,6 +131,8 @@ class SharedTopics:
         self._lock = threading.Lock()
         self.on_due: Callable[[], object] = lambda: None
         """Called by any thread when `step` is due sooner than it said. It must not wait."""
+        self.on_deleted: Callable[[Mapping[str, UUID]], object] = lambda topics: None
+        """Called by `step`, under no lock, with the ids of topics whose deletion nobody has told this broker of."""
         self._must_compare = False
         """Whether topics may be known here that were deleted while the controller did not reach this broker."""
         self._host: MemberHost | None = None
@@ -414,6 +416,8 @@ class SharedTopics:
             if gone:
                 log.info("topics that were deleted meanwhile: %s", listed([each.name for each in gone], MOST_NAMES))
                 self._host_or_fail().topics_changed((), gone)
+        if gone:
+            self.on_deleted({each.name: each.topic_id for each in gone})
 
     def _unread_topics(self) -> list[str]:
         return [name for name in list(self._unread) if name in self._image.topics]

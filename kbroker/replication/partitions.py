@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
@@ -514,6 +514,21 @@ class ReplicatedPartitions:
                 replica = self._replicas.get(topic_partition)
                 if replica is not None and self._is_gone(replica.hosted, UUID(bytes=topic.topic_id), state):
                     gone.append(topic_partition)
+        self._leave(gone)
+
+    def topics_deleted(self, topics: Mapping[str, UUID]) -> None:
+        """Stop replicas of topics that were deleted while nobody could tell this broker. `topics`: their ids."""
+        with self._control_lock:
+            self._leave(
+                [
+                    at
+                    for at, replica in self._replicas.items()
+                    if at.topic in topics and not _differ(replica.hosted.topic_id, topics[at.topic])
+                ]
+            )
+
+    def _leave(self, gone: Sequence[TopicPartition]) -> None:
+        """Stop replicas that this broker does not have any more; their logs stay on the disk."""
         if not gone:
             return
         self._fetchers.stop(gone)

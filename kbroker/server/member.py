@@ -179,6 +179,7 @@ class Member:
         )
         self.partitions.on_due = self._wake_replication
         self.partitions.on_usable = self._membership.ask_for_roles
+        self.cluster.on_deleted = self.partitions.topics_deleted
         self._logs.cleaner.on_damaged = self._make_good
 
     def reachable(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:

@@ -244,6 +244,7 @@ class RealKit:
             max_lag_ms=MAX_LAG_MS,
         )  # fmt: skip
         life.partitions.on_usable = life.membership.ask_for_roles
+        life.metadata.on_deleted = life.partitions.topics_deleted
 
     def controller(self, life: Life) -> Controller:
         config = ControllerConfig(leader_imbalance_check_interval_s=5)

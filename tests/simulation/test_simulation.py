@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from tests.simulation.simulation import Plan, run_seed
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 300
@@ -34,6 +37,14 @@ def test_no_promise_is_broken(first: int) -> None:
 def test_no_promise_is_broken_in_many_histories() -> None:
     done = simulate("--first", str(SEEDS), "--seeds", str(MORE_SEEDS - SEEDS))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("seed", [69, 80])
+def test_a_broker_that_was_paused_beyond_its_session_comes_back(seed: int) -> None:
+    """69: a read of the tree was repeated when the session had ended, for ever. 80: a replica was moved away, and its
+    topic deleted, before the broker was back."""
+    faults = ("tree", "cut", "pause", "reset", "admin")
+    assert run_seed(seed, plan=replace(Plan.of(seed), faults=faults)).broken == ""
 
 
 @pytest.mark.parametrize("seed", [1, 3])

@@ -321,7 +321,7 @@ class Session:
             return ask(served)
         deadline = self._scheduler.now + self._timeout
         while True:
-            while self._connection is None or not self.session_id:
+            while not self._is_over and (self._connection is None or not self.session_id):
                 if self._scheduler.now >= deadline:
                     raise StoreUnavailable("no connection; nothing was changed")
                 self._waiting.append(task)
@@ -330,6 +330,8 @@ class Session:
                     task.wait()
                 finally:
                     timer.cancel()
+            if self._is_over:
+                raise SessionExpired
             self._number += 1
             self._asked[self._number] = task
             self._connection.send(0, ("ask", self._number, ask))

@@ -178,11 +178,15 @@ def test_a_topic_that_was_deleted_under_a_controller_that_did_not_reach_this_bro
     member.host.take()
     member.topics.update(R(controller_id=3, controller_epoch=6))
     assert dues
+    deleted: list[object] = []
+    member.topics.on_deleted = deleted.append
+    topic_id = member.topics.image.topics["b"].topic_id
     children, member.store.children = member.store.children, away  # type: ignore[method-assign]
     assert member.topics.step() == 1.0
     member.store.children = children  # type: ignore[method-assign]
     assert member.topics.step() is None
     assert list(member.topics.image.topics) == ["a"]
+    assert deleted == [{"b": topic_id}], "its replicas are to be left"
     assert member.host.take() == [("topics", [], ["b"])]
     member.store.delete(paths.topic_path("a"))
     member.topics.registered(member.store, 5)

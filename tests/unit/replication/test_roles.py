@@ -463,6 +463,21 @@ def test_a_replica_that_the_metadata_does_not_name_any_more_is_left(
     assert member.fetching == {FIRST: (2, 7), SECOND: (2, 0)}
 
 
+@pytest.mark.parametrize("leader", [ME, 2])
+def test_replicas_of_a_topic_that_was_deleted_unseen_are_left(member: Member, logs: ModelLogs, leader: int) -> None:
+    """This broker was away when its replica was moved, and the topic was deleted before it came back."""
+    member.tell_roles(role(0, leader=leader, leader_epoch=5), role(1, leader=2))
+    member.partitions.topics_deleted({"another": TOPIC_ID, TOPIC: UUID(int=78)})
+    assert member.partitions.get(FIRST) is not None, "another topic of that name"
+    member.partitions.topics_deleted({TOPIC: TOPIC_ID})
+    assert member.partitions.all() == {} and member.fetching == {}
+    assert logs.logs[FIRST].role == "stopped"
+    assert set(member.said[-2:]) == {("gone", FIRST), ("gone", SECOND)}
+    again = UUID(int=79)
+    assert member.tell_roles(role(0, leader=2), topic_id=again) == [OK], "it is made again, and placed here"
+    assert logs.logs[FIRST].topic_id == again
+
+
 @pytest.mark.parametrize("is_told_of_the_deletion", [True, False])
 def test_a_topic_that_was_made_again_while_this_broker_was_away_gets_its_log(
     member: Member, logs: ModelLogs, is_told_of_the_deletion: bool
