@@ -201,6 +201,17 @@ def delete_while_replicas_move(patch: Patch) -> None:
     patch.setattr(deletion, "_queue", queue)
 
 
+def obey_older_controllers(patch: Patch) -> None:
+    """A broker does what a controller says that was replaced while its requests were on their way."""
+    fence = ReplicatedPartitions._fence
+
+    def of_any_epoch(self: ReplicatedPartitions, request: Any) -> Any:
+        self._controller_epoch = min(self._controller_epoch, request.controller_epoch)
+        return fence(self, request)
+
+    patch.setattr(ReplicatedPartitions, "_fence", of_any_epoch)
+
+
 def keep_the_leader_epoch(patch: Patch) -> None:
     """A leader that is elected in the epoch of the one before it: two may lead in one epoch."""
     right = elections.elect
@@ -263,6 +274,7 @@ PLANTS = [
     ),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
+    Plant(obey_older_controllers, ("lie", "pause", "tree", "cut", "kill"), LATE, first=40),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
     Plant(miss_watches, ("tree", "cut"), ""),
     Plant(lead_without_lost_records, ("damage",), ""),
