@@ -66,17 +66,20 @@ def test_a_leader_that_is_isolated_acknowledges_nothing_more_and_another_one_lea
     with Cluster(3, cuts=True, zookeeper_jars=jars) as cluster:
         cluster.create_topic("views")
         lost = cluster.leader("views")
-        options = {"acks": "all", "delivery_timeout_ms": 3000, "request_timeout_ms": 1000, "linger_ms": 0}
-        with Producer(bootstrap_servers=cluster._address(lost), **options) as producer:
-            assert producer.send("views", b"before").result(30).offset == 0
-            with cluster.isolated(lost, clients_too=clients_too):
-                with pytest.raises(ClientError):
-                    producer.send("views", b"lost").result(30)  # it leads on, as far as it knows, and nobody follows
-                deadline = time.monotonic() + 30
-                while cluster.leader("views") in (-1, lost):
-                    assert time.monotonic() < deadline
-                with Producer(bootstrap_servers=cluster._address(cluster.leader("views")), acks="all") as other:
-                    assert other.send("views", b"after").result(30).offset == 1
+        with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+            assert producer.send("views", b"before").result(60).offset == 0
+        hasty = {"acks": "all", "delivery_timeout_ms": 3000, "request_timeout_ms": 1000, "linger_ms": 0}
+        with cluster.isolated(lost, clients_too=clients_too):
+            with (
+                Producer(bootstrap_servers=cluster._address(lost), max_block_ms=3000, **hasty) as producer,
+                pytest.raises(ClientError),
+            ):
+                producer.send("views", b"lost").result(60)  # it leads on, as far as it knows, and nobody follows
+            deadline = time.monotonic() + 30
+            while cluster.leader("views") in (-1, lost):
+                assert time.monotonic() < deadline
+            with Producer(bootstrap_servers=cluster._address(cluster.leader("views")), acks="all") as producer:
+                assert producer.send("views", b"after").result(60).offset == 1
         cluster.await_in_sync("views")
         with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
             consumer.assign_topics("views")
