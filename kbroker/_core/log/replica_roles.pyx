@@ -79,7 +79,7 @@ cdef class ReplicaRoles(SegmentIndexes):
         return end
 
     def become_leader(self, int32_t leader_epoch, followers, in_sync, int64_t now_ms):
-        """Lead in `leader_epoch`, which begins at the log end offset. Return that offset.
+        """Lead in `leader_epoch`, which begins at the log end offset, unless the log has it already. Return that offset.
 
         `followers`: the broker epochs (-1: unknown) of the other replicas by node id. `in_sync`: the node ids of the
         committed ISR. A leader that stays one in a new epoch keeps what it knows of its followers, and acks go on
@@ -378,9 +378,13 @@ cdef void look_again(partition_t *p) noexcept nogil:
 cdef void begin_epoch(partition_t *p, epoch_t *epochs, int32_t epoch, int64_t start_offset) noexcept nogil:
     """Add an epoch, into the memory `epochs`, to those known (`lock` held), before a fetch can ask for an older one.
 
-    storage.LeaderEpochs adds it the same way, and calls `set_epochs`.
+    The newest one, in which this broker has led before, begins where it has begun. storage.LeaderEpochs adds it the
+    same way, and calls `set_epochs`.
     """
     cdef int32_t kept = 0
+    if p.epoch_count and p.epochs[p.epoch_count - 1].epoch == epoch:
+        free(epochs)
+        return
     while kept < p.epoch_count and p.epochs[kept].epoch < epoch and p.epochs[kept].start_offset < start_offset:
         epochs[kept] = p.epochs[kept]
         kept += 1

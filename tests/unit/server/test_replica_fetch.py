@@ -195,6 +195,25 @@ def test_a_follower_with_other_records_is_told_where_they_diverge(broker: SmallB
         assert [each.log_end_offset for each in log.state.followers()] == [3, -1]
 
 
+def test_a_leader_that_leads_again_in_its_epoch_knows_where_that_has_begun(broker: SmallBroker) -> None:
+    """As after a start of all brokers at once: nobody is elected, and the same epoch goes on.
+
+    A replica that had records of the epoch before where the leader has newer ones would have kept them.
+    """
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a"]), wait=False)
+    log.lead(EPOCH + 1, {1: -1, 2: -1}, [0, 1, 2])
+    for value in (b"b", b"c"):
+        log.append(batch_of([value]), wait=False)
+    log.stop_replica()
+    log.lead(EPOCH + 1, {1: -1, 2: -1}, [0, 1, 2])
+    assert log.epochs == [(EPOCH, 0), (EPOCH + 1, 1)]
+    with WireClient("127.0.0.1", broker.port) as client:
+        found = fetch(client, 17, topic_id, 2, current_leader_epoch=EPOCH + 1, last_fetched_epoch=EPOCH)
+        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (EPOCH, 1)
+
+
 def test_a_session_of_a_follower_keeps_what_it_asked_and_answers_a_changed_high_watermark(broker: SmallBroker) -> None:
     topic_id = led_topic(broker)
     log = broker.log("t", 0)
@@ -217,7 +236,8 @@ def test_a_session_of_a_follower_keeps_what_it_asked_and_answers_a_changed_high_
         log.truncate_to(0)
         empty.session_epoch = 3
         answer = client.call(ApiKey.FETCH, 17, empty)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        diverging = answer.responses[0].partitions[0].diverging_epoch
+        assert (diverging.epoch, diverging.end_offset) == (EPOCH, 0)
 
 
 def test_consumers_of_a_follower_read_to_its_high_watermark_and_older_ones_are_refused(broker: SmallBroker) -> None:
