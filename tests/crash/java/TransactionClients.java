@@ -175,7 +175,9 @@ public class TransactionClients {
             if (!sent.stream().allMatch(Future::isDone)) throw new LeftOver(transaction);
         }
 
+        /** Records that wait are sent before: as in `LeftOver`, the commit may overtake the last one and succeed without it. */
         void commit(String transaction) {
+            producer.flush();
             write(step("commit").put("transaction", transaction));
             try {
                 insist(producer::commitTransaction);
