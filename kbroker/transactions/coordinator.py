@@ -297,19 +297,36 @@ class TransactionCoordinator:
             transaction = None if isinstance(shard, ErrorCode) else shard.transactions.get(transactional_id)
             return 0 if transaction is None else len(transaction.partitions)
 
-    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
-        """Handle the EndTxn of a client that keeps its epoch."""
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        answer: Answer,
+        *,
+        is_downgraded: bool = False,
+    ) -> None:
+        """Handle the EndTxn of a client that keeps its epoch.
+
+        `is_downgraded`: version 2 was served before, and the client may go on with it. It would not ask this
+        coordinator then whether all markers are written before its next transaction, and with the same epoch a marker
+        would end that one too. So a transaction that was begun with version 2 is answered with CONCURRENT_TRANSACTIONS
+        until its markers are written: the client asks again.
+        """
         error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         then = answer
         with self._hold(transactional_id) as shard:
             if isinstance(shard, ErrorCode):
                 error = shard
             elif (transaction := shard.transactions.get(transactional_id)) is not None:
+                begun_with = transaction.client_version
                 transit = transaction.end(producer_id, producer_epoch, commit, self._clock.wall_ms())
                 if isinstance(transit, ErrorCode):
                     error = transit
                 else:
-                    then = self._endings.once_prepared(shard, transaction, answer)
+                    told = _ask_again(answer) if is_downgraded and begun_with >= EPOCH_VERSION else answer
+                    then = self._endings.once_prepared(shard, transaction, told)
                     error = shard.store(transaction, transit, then)
         if error is not None:
             then(error)
@@ -489,6 +506,11 @@ def _answer_ended(transit: Transit, answer: Callable[[EndedTransaction], None], 
         answer(EndedTransaction(error, transit.next_producer_id, 0))
     else:
         answer(EndedTransaction(error, transit.producer_id, transit.producer_epoch))
+
+
+def _ask_again(answer: Answer) -> Answer:
+    """Return what answers CONCURRENT_TRANSACTIONS where all went well."""
+    return lambda error: answer(error or ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 def _answer_aborting(answer: Callable[[InitializedProducer], None], error: ErrorCode) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.producer_errors import for_version
 
@@ -55,7 +56,8 @@ def handle(services: Services, request: Request, message: M.EndTxnRequest) -> No
     if request.api_version >= BUMPED_FROM:
         services.transactions.end_with_bump(*asked, partial(_bumped, request))
     else:
-        services.transactions.end(*asked, partial(_ended, request))
+        is_downgraded = services.features.transaction_version < EPOCH_VERSION
+        services.transactions.end(*asked, partial(_ended, request), is_downgraded=is_downgraded)
 
 
 def _ended(request: Request, error: ErrorCode) -> None:

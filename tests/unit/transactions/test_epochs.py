@@ -55,6 +55,24 @@ def test_an_end_answers_the_epoch_of_the_next_transaction_and_its_markers_have_i
     assert states[:4] == [("Empty", 0, 0), ("Ongoing", 0, 2), (f"Prepare{kind}", 1, 2), (f"Complete{kind}", 1, 2)]
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_client_that_cannot_have_a_new_epoch_any_more_waits_for_the_markers(home: Home, commit: bool) -> None:
+    """A client finds out at the end of a transaction of version 2 that a Kafka has joined the cluster."""
+    who = home.producer()
+    add(home, who, A, B)
+    home.markers.hold = True
+    for _ in range(2):
+        told = home.end(who, commit, is_downgraded=True)
+        assert told is ErrorCode.CONCURRENT_TRANSACTIONS, "a marker would end the next one too"
+    assert home.state() == ("PrepareCommit" if commit else "PrepareAbort")
+    home.markers.release()
+    assert home.end(who, commit, is_downgraded=True) is ErrorCode.NONE and in_use(home) == who
+    assert {marker.client_version for _, marker in home.markers.written} == {0}
+    home.add(who, A)
+    home.markers.hold = True
+    assert home.end(who, commit, is_downgraded=True) is ErrorCode.NONE, "it has asked for partitions, and will again"
+
+
 def values(home: Home) -> list:  # type: ignore[type-arg]
     return [decode_value("id", value or b"") for _, value in home.replica.records()]
 
