@@ -79,7 +79,7 @@ cdef class ReplicaRoles(SegmentIndexes):
         return end
 
     def become_leader(self, int32_t leader_epoch, followers, in_sync, int64_t now_ms):
-        """Lead in `leader_epoch`, which begins at the log end offset, unless the log has it already. Return that offset.
+        """Lead in `leader_epoch`. Return the log end offset, where the epoch begins if the log does not have it yet.
 
         `followers`: the broker epochs (-1: unknown) of the other replicas by node id. `in_sync`: the node ids of the
         committed ISR. A leader that stays one in a new epoch keeps what it knows of its followers, and acks go on

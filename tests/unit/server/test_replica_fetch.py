@@ -196,7 +196,7 @@ def test_a_follower_with_other_records_is_told_where_they_diverge(broker: SmallB
 
 
 def test_a_leader_that_leads_again_in_its_epoch_knows_where_that_has_begun(broker: SmallBroker) -> None:
-    """As after a start of all brokers at once: nobody is elected, and the same epoch goes on.
+    """When all brokers start at once, nobody is elected, and the same epoch goes on.
 
     A replica that had records of the epoch before where the leader has newer ones would have kept them.
     """
