@@ -421,7 +421,9 @@ class RealKit:
             return
         state = followed.log.state
         code = state.append_as_follower(records, followed.leader_epoch, high_watermark, log_start)
-        if state.flush_due:
+        if state.flush_due and state.log_end_offset < high_watermark:
+            life.requests.flush(followed.log)
+        elif state.flush_due:
             followed.is_busy = True
             life.requests.flush(followed.log, lambda: self._flushed(engine, followed))
         if code:

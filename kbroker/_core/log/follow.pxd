@@ -22,7 +22,7 @@ ctypedef struct followed_t:
     int64_t high_watermark
     int32_t leader_epoch         # newest one in the log, -1 without one: what the next Fetch names as last fetched
     int32_t finding              # BATCH_*, what is wrong with the first batch that was not appended; BATCH_OK: nothing
-    bint must_flush              # the flush policy asks for a flush before the leader is told of the new log end
+    bint must_flush              # a flush is to come before the leader is told of the new log end
     bint starts_later            # the leader's log starts later: partition_follow_start is due
 
 # Append what a leader has sent; `size` may be 0, and the last batch may be cut off. May block and acquire the GIL: it

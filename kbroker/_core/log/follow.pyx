@@ -20,6 +20,7 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.append cimport (
     add_to_segment, count_in_segment, note_write_time, placed_t, roll_due, write_aborted_entry,
 )
+from kbroker._core.log.flush cimport request_flush
 from kbroker._core.log.io cimport io_truncate, io_write
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.pending_index cimport is_pending_full, pending_room, spill_indexes
@@ -134,7 +135,7 @@ cdef int partition_follow(partition_t *p, const uint8_t *records, int64_t size, 
             followed.log_end_offset = p.log_end_offset
             followed.high_watermark = p.high_watermark
             followed.leader_epoch = p.newest_epoch
-            followed.must_flush = is_flush_due(p)
+            followed.must_flush = must_flush(p, leader)
             followed.starts_later = code == 0 and leader.log_start_offset > p.log_start_offset
         mutex_unlock(&p.append_lock)
         if code == NEEDS_HANDLER:
@@ -145,12 +146,26 @@ cdef int partition_follow(partition_t *p, const uint8_t *records, int64_t size, 
             followed.log_end_offset = atomic_load_i64(&p.log_end_offset)
             followed.high_watermark = atomic_load_i64(&p.high_watermark)
             followed.leader_epoch = atomic_load_i32(&p.newest_epoch)
-            followed.must_flush = is_flush_due(p)
+            followed.must_flush = must_flush(p, leader)
         break
     followed.size = answer.at
     if code == 0 or code == INVALID_RECORD:
         followed.finding = answer.finding
     return answer.code if code == 0 else code
+
+
+cdef bint must_flush(partition_t *p, const leader_state_t *leader) noexcept nogil:
+    """Return whether a flush must come before the leader is told of the log end, if the flush policy asks for a flush.
+
+    A replica that lacks committed records is not in sync, and what it tells of its end counts for nobody. Its flush
+    begins too, but it fetches on meanwhile.
+    """
+    if not is_flush_due(p):
+        return False
+    if atomic_load_i64(&p.log_end_offset) < leader.high_watermark:
+        request_flush(p)
+        return False
+    return True
 
 
 cdef int follow_locked(partition_t *p, answer_t *answer, const leader_state_t *leader, need_t *need) noexcept nogil:

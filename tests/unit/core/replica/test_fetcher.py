@@ -339,6 +339,23 @@ def test_the_next_fetch_comes_when_the_flush_is_done(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_a_follower_that_lacks_committed_records_fetches_on_while_it_flushes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_partition_bytes=1)  # a batch at a time
+    leader, follower = bench.pair(options=LogOptions(flush_messages=1))
+    for value in (b"x", b"y", b"z"):
+        leader.append(batch_of([value]), wait=False)
+    assert leader.high_watermark == 3
+    bench.turn(12)
+    assert (follower.state.log_end_offset, follower.state.flushed_offset) == (3, 0)
+    told = [each.topics[0].partitions[0].fetch_offset for each in bench.leader.requests]
+    assert told == [0, 1, 2], "it would be in sync with all three, which are not flushed"
+    bench.homes[1].flush_requested()
+    bench.turn(4)
+    assert follower.state.flushed_offset == 3
+    assert bench.leader.requests[3].topics[0].partitions[0].fetch_offset == 3
+    bench.close()
+
+
 def test_a_throttled_partition_is_left_out_above_the_rate_and_others_are_not(tmp_path: Path) -> None:
     throttle = Throttle()
     throttle.rate = 1 << 60
