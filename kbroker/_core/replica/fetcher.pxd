@@ -4,7 +4,7 @@ The leader has one Fetch under way at a time, in a fetch session (KIP-227) if it
 appended on the pump's thread, straight from the memory into which it was received, without the GIL and one write per
 partition; then the next Fetch goes out, which tells the leader of the new log ends. If the flush policy of a partition
 asks for a flush before records are acknowledged, the next Fetch waits until the flushers have synced the partitions of
-the answer, side by side.
+the answer, side by side. It does not wait for a partition that still lacks committed records.
 
 followed.pxd has the partitions, and what of it Python decides about.
 """
