@@ -190,8 +190,10 @@ class GroupCoordinator:
         _: int,
     ) -> None:
         is_late = bool(error) and isinstance(store, StoreChanges) and store.is_done  # applied: the log has it
-        if error:
+        if error not in (ErrorCode.NONE, served.reported):
             LOG.warning("group %r could not be stored: %s", served.machine.group_id, error.name)
+        served.reported = error
+        if error:
             error = beat_error(error) if isinstance(store, StoreChanges) else store_error(error)
         with shard.lock:
             if isinstance(store, StoreChanges) and not is_late:

@@ -72,7 +72,8 @@ class ServedGroup:
     """
 
     __slots__ = (
-        "alarm", "armed_ms", "machine", "made_by", "offsets", "rests_until_ms", "state_timestamp_ms", "unsettled",
+        "alarm", "armed_ms", "machine", "made_by", "offsets", "reported", "rests_until_ms", "state_timestamp_ms",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,8 @@ class ServedGroup:
         """The machine is not advanced before this time, because that looks at all members."""
         self.unsettled = Unsettled()
         """The answers that wait until the group's changes are committed."""
+        self.reported = ErrorCode.NONE
+        """Why the group could not be stored, which was logged; NONE since it could. A client may join again at once."""
 
     @property
     def classic(self) -> Group | None:

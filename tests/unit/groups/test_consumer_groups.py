@@ -101,13 +101,16 @@ def test_who_asks_meanwhile_does_not_hear_of_what_may_be_lost(home: Home) -> Non
     assert [answer.error for answer in answers] == [ErrorCode.NOT_COORDINATOR] * 3
 
 
-def test_a_change_that_the_log_refuses_has_not_happened(home: Home) -> None:
+def test_a_change_that_the_log_refuses_has_not_happened(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     home.enter("a")
     replica = home.replica_of("g")
-    replica.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert home.enter("b").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    replica.refuse = ErrorCode.REQUEST_TIMED_OUT
-    assert home.enter("b").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for error in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT):
+        replica.refuse = error
+        for _ in range(3):
+            assert home.enter("b").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert caplog.messages == [
+        f"group 'g' could not be stored: {why}" for why in ("NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT")
+    ]
     replica.refuse = None
     assert [m.member_id for m, _ in home.coordinator.consumers.describe("g").members] == ["a"]
     assert home.enter("b").member_epoch == 3
