@@ -393,21 +393,17 @@ class RealKit:
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def replica_read(self, log: Any, wanted: Any) -> tuple[int, Any, bytes, int, int]:
-        """What a leader answers to a follower's fetch; see facts of KIP-595 in `_core/server/fetch`."""
+        """What a leader answers to a follower's fetch, as `_core/server/fetch` does."""
         self.check_epoch(log, wanted.leader_epoch)
         state = log.state
-        if wanted.last_epoch >= 0:
-            epoch, end = log.end_offset_for_epoch(wanted.last_epoch)
-            if end < 0:
-                raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < wanted.last_epoch or end < wanted.offset:
-                return 0, (epoch, end), b"", state.high_watermark, state.log_start_offset
-        if not state.log_start_offset <= wanted.offset <= state.log_end_offset:
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        data = log.read(wanted.offset, REPLICA_BYTES, to_log_end=True)
-        code = state.follower_fetched(wanted.node_id, wanted.broker_epoch, wanted.offset, wanted.log_start, 0)
+        code, (epoch, end) = state.serve_follower(
+            wanted.node_id, wanted.broker_epoch, wanted.offset, wanted.last_epoch, wanted.log_start, 0
+        )
         if code:
             raise ProtocolError(ErrorCode(code))
+        if epoch >= 0 or end >= 0:
+            return 0, (epoch, end), b"", state.high_watermark, state.log_start_offset
+        data = log.read(wanted.offset, REPLICA_BYTES, to_log_end=True)
         return 0, None, data, state.high_watermark, state.log_start_offset
 
     def fetched(self, life: Life, engine: VirtualEngine, followed: Followed, answer: Any) -> None:

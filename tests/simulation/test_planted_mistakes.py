@@ -94,6 +94,21 @@ def let_in_before_the_epochs_start(patch: Patch) -> None:
     patch.setattr(Life, "settle", settle)
 
 
+def begin_the_epoch_again(patch: Patch) -> None:
+    """Nobody is elected after all brokers were down: a leader that leads on begins its epoch anew at its log's end."""
+    right = Log.lead
+
+    def lead(self: Log, epoch: int, followers: Any, in_sync: Any) -> int:
+        self.open()
+        leads_on = self.state.role != "leader" and self.newest_epoch == epoch
+        end = right(self, epoch, followers, in_sync)
+        if leads_on:
+            self.state.set_epochs([*self.epochs[:-1], (epoch, end)])
+        return end
+
+    patch.setattr(Log, "lead", lead)
+
+
 def lose_answers(patch: Patch) -> None:
     """Let leaders not get the answers to a third of their changes of ISRs. This is a fault, and no mistake."""
     right = Peers.send
@@ -260,6 +275,7 @@ PLANTS = [
     Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), ""),
     Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), ""),
     Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), ""),
+    Plant(begin_the_epoch_again, ("power", "kill"), ""),
     Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE),
     Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), ""),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE),

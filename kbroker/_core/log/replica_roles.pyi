@@ -29,6 +29,15 @@ class ReplicaRoles(SegmentIndexes):
     def follower_fetched(
         self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> int: ...
+    def serve_follower(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        offset: int,
+        last_fetched_epoch: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> tuple[int, tuple[int, int]]: ...
     def set_high_watermark(self, offset: int) -> None: ...
     @property
     def low_watermark(self) -> int: ...

@@ -13,8 +13,8 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
-    find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark, replica_clock,
-    replicas_advance, replicas_fetched,
+    fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark,
+    replica_clock, replicas_advance, replicas_fetched, replicas_serve,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 
@@ -264,6 +264,22 @@ cdef class ReplicaRoles(SegmentIndexes):
         with nogil:
             code = replicas_fetched(p, node_id, broker_epoch, offset, log_start_offset, now_ms)
         return code
+
+    def serve_follower(self, int32_t node_id, int64_t broker_epoch, int64_t offset, int32_t last_fetched_epoch,
+                       int64_t log_start_offset, int64_t now_ms):
+        """Do what the compiled Fetch does for a follower before it reads: check its position, and note the fetch.
+
+        Return the error code, and the diverging epoch with its end; (-1, -1) where nothing diverges (KIP-595).
+        """
+        cdef partition_t *p = self.p
+        cdef fetch_position_t at
+        cdef int code
+        at.offset = offset
+        at.last_fetched_epoch = last_fetched_epoch
+        at.diverging_epoch = at.diverging_end = -1
+        with nogil:
+            code = replicas_serve(p, node_id, broker_epoch, &at, log_start_offset, now_ms, True)
+        return code, (at.diverging_epoch, at.diverging_end)
 
     def set_high_watermark(self, int64_t offset):
         """Raise a follower's high watermark to what its leader has answered, but not beyond its own log end."""
