@@ -28,6 +28,8 @@ from tests.kit.clients.wire import WireClient
 
 SCALE = float(os.environ.get("KBROKER_BENCH_SCALE", "1"))
 PARTITIONS = 12
+WRITTEN_GB = 9
+"""Memory to touch before a follower or a loop writes 5 GB: what was touched longer ago is taken back meanwhile."""
 KAFKAS = ("kafka39", "kafka43")
 LAZY: dict[str, object] = {"log.flush.interval.messages": 2**63 - 1}
 """No fsync before acknowledgements: Kafka's default."""
@@ -106,7 +108,7 @@ def catch_up(peer: ClusterPeer) -> Measured:
     peer.nodes[away].stop()
     rdkafka_produce(peer, "behind", size, count)
     os.sync()  # or the follower's writes would wait for those of before
-    machine.touch_memory()
+    machine.touch_memory(WRITTEN_GB)
     cpu = peer.cpu_seconds()
     began = time.monotonic()
     peer.start(away)
@@ -384,7 +386,7 @@ def catch_up_rows() -> list[Figure]:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"kbroker-bench-loop-{os.getpid()}"
     for _ in range(3):
         os.sync()
-        machine.touch_memory()
+        machine.touch_memory(WRITTEN_GB)
         port = free_port()
         with tools.Loop("append", port, path):
             began = time.monotonic()

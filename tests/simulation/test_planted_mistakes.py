@@ -1,6 +1,7 @@
 """The simulator finds what has gone wrong before: each mistake is planted in the real code, and must be found.
 
-What each of Kafka's broke is in the issue that is named. A mistake is looked for in histories of the faults that bring it about.
+What each of Kafka's broke is in the issue that is named. A mistake is looked for in histories of the faults that bring
+it about.
 """
 
 from __future__ import annotations
