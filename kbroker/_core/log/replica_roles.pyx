@@ -14,7 +14,7 @@ from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
     fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark,
-    replica_clock, replicas_advance, replicas_fetched, replicas_serve,
+    replica_clock, replicas_advance, replicas_serve,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 
@@ -258,18 +258,15 @@ cdef class ReplicaRoles(SegmentIndexes):
 
     def follower_fetched(self, int32_t node_id, int64_t broker_epoch, int64_t offset, int64_t log_start_offset,
                          int64_t now_ms):
-        """Note a follower's fetch, as the compiled Fetch does. `now_ms` is monotonic. Return the error code."""
-        cdef partition_t *p = self.p
-        cdef int code
-        with nogil:
-            code = replicas_fetched(p, node_id, broker_epoch, offset, log_start_offset, now_ms)
-        return code
+        """Do what `serve_follower` does for a follower that names no epoch. Return the error code."""
+        return self.serve_follower(node_id, broker_epoch, offset, -1, log_start_offset, now_ms)[0]
 
     def serve_follower(self, int32_t node_id, int64_t broker_epoch, int64_t offset, int32_t last_fetched_epoch,
                        int64_t log_start_offset, int64_t now_ms):
         """Do what the compiled Fetch does for a follower before it reads: check its position, and note the fetch.
 
-        Return the error code, and the diverging epoch with its end; (-1, -1) where nothing diverges (KIP-595).
+        `now_ms` is monotonic. Return the error code, and the diverging epoch with its end; (-1, -1) where nothing
+        diverges (KIP-595).
         """
         cdef partition_t *p = self.p
         cdef fetch_position_t at

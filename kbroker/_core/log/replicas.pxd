@@ -30,11 +30,6 @@ cdef inline int replicas_refuse(partition_t *p, int16_t acks) noexcept nogil:
 
 # What is known of a replica of a leader (`lock` held); NULL: the node is none.
 cdef follower_t *find_follower(partition_t *p, int32_t node_id) noexcept nogil
-# Note a fetch of a follower: it has everything below `offset`, and its log begins at `log_start_offset`. The high
-# watermark moves if it can, and fetches and acks that waited for it are told. `now_ms` is monotonic. Returns 0, or the
-# error code to answer: NOT_LEADER_OR_FOLLOWER, or UNKNOWN_LEADER_EPOCH if the node is none of the replicas.
-cdef int replicas_fetched(partition_t *p, int32_t node_id, int64_t broker_epoch, int64_t offset,
-                          int64_t log_start_offset, int64_t now_ms) noexcept nogil
 # What a Fetch with a last fetched epoch (KIP-595) is about.
 ctypedef struct fetch_position_t:
     int64_t offset
@@ -46,8 +41,10 @@ ctypedef struct fetch_position_t:
 # Check a position of a fetch against the leader epochs of the log, and set `diverging_epoch`. Returns 0, or
 # OFFSET_OUT_OF_RANGE if the epoch is not known here. The log is open.
 cdef int replicas_check_position(partition_t *p, fetch_position_t *at) noexcept nogil
-# The same for the fetch of a follower, which is noted (replicas_fetched) if `is_noted`, nothing diverges, and the
-# offset is in the log. Returns 0, OFFSET_OUT_OF_RANGE, or what replicas_fetched returns.
+# The same for the fetch of a follower, which is noted if `is_noted`, nothing diverges, and the offset is in the log:
+# the follower has everything below the offset, and its log begins at `log_start_offset`. The high watermark moves if it
+# can, and fetches and acks that waited for it are told. `now_ms` is monotonic. Returns 0, or the error code to answer:
+# NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH if the node is none of the replicas, OFFSET_OUT_OF_RANGE.
 cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, fetch_position_t *at,
                         int64_t log_start_offset, int64_t now_ms, bint is_noted) noexcept nogil
 # Move the high watermark of a leader as far as it can (`lock` held). Returns whether it has moved.

@@ -36,18 +36,6 @@ cdef int follower_of(partition_t *p, int32_t node_id, int64_t broker_epoch, foll
     return 0
 
 
-cdef int replicas_fetched(partition_t *p, int32_t node_id, int64_t broker_epoch, int64_t offset,
-                          int64_t log_start_offset, int64_t now_ms) noexcept nogil:
-    cdef follower_t *f = NULL
-    cdef int code
-    mutex_lock(&p.lock)
-    code = follower_of(p, node_id, broker_epoch, &f)
-    if code == 0:
-        note(p, f, broker_epoch, offset, log_start_offset, replica_clock(p, now_ms))
-    mutex_unlock(&p.lock)
-    return code
-
-
 cdef int replicas_check_position(partition_t *p, fetch_position_t *at) noexcept nogil:
     cdef int code
     mutex_lock(&p.lock)
