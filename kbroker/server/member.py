@@ -341,8 +341,7 @@ class Member:
         yield from measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
 
     def problems(self) -> list[str]:
-        """Return what is amiss: this broker is not registered, the controller has not told it of itself, or replicas
-        are not in sync."""
+        """Return what is amiss: no registration, no word of it from the controller, replicas that are not in sync."""
         if not self._membership.is_registered:
             return ["this broker is not registered in ZooKeeper: its session has ended, and there is no new one yet"]
         if self.node_id not in self.cluster.image.brokers:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from kbroker.rules.transaction import EPOCH_VERSION
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.producer_errors import for_version
 
@@ -49,15 +48,15 @@ def handle(services: Services, request: Request, message: M.EndTxnRequest) -> No
     again and ends the transaction without a new epoch. A Kafka 3.9 that leads a partition would let the next
     transaction begin under the new epoch before it has the marker of this one.
     """
-    if request.api_version > services.features.versions_of(ApiKey.END_TXN).max:
+    newest = services.features.versions_of(ApiKey.END_TXN).max
+    if request.api_version > newest:
         request.close(f"EndTxn {request.api_version} is not served any more: a Kafka is a member of the cluster")
         return
     asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
     if request.api_version >= BUMPED_FROM:
         services.transactions.end_with_bump(*asked, partial(_bumped, request))
     else:
-        is_downgraded = services.features.transaction_version < EPOCH_VERSION
-        services.transactions.end(*asked, partial(_ended, request), is_downgraded=is_downgraded)
+        services.transactions.end(*asked, partial(_ended, request), is_downgraded=newest < BUMPED_FROM)
 
 
 def _ended(request: Request, error: ErrorCode) -> None:
