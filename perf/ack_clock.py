@@ -17,22 +17,23 @@ QUICK: dict[str, object] = {
     "log_level": 0,
 }
 """The client asks again at once: what is measured is the cluster."""
+RECORDS_PER_S = 2000
 QUIET_S = 3.0
 TIMEOUT_S = 120.0
 
 
 class AckClock:
-    """A producer (librdkafka) that sends to all partitions of a topic in turn, acks=all. A context manager.
+    """A producer (librdkafka) of RECORDS_PER_S to the partitions of a topic in turn, acks=all. A context manager.
 
     `longest_gap_s` is the longest time that any partition's acknowledgements stayed away, from `begin_to_watch` on.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, per_s: int):
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int):
         from confluent_kafka import Producer
 
         settings = {"acks": "all", "linger.ms": 0, "message.timeout.ms": 300_000}
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, **QUICK, **settings})
-        self._topic, self._partitions, self._per_s = topic, partitions, per_s
+        self._topic, self._partitions = topic, partitions
         self._last = [0.0] * partitions
         self._longest = [0.0] * partitions
         self._failed = 0
@@ -42,7 +43,7 @@ class AckClock:
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
         while not self._stopping.is_set():
-            due = int((time.monotonic() - began) * self._per_s)
+            due = int((time.monotonic() - began) * RECORDS_PER_S)
             while sent < due:
                 partition = sent % self._partitions
                 try:

@@ -139,7 +139,7 @@ def leader_killed(peer: ClusterPeer) -> Measured:
     partitions = scaled(100, 3)
     victim = not_the_controller(peer)
     peer.create_topic("killed", partitions, led_by=victim)
-    with AckClock(peer.bootstrap_servers, "killed", partitions, per_s=2000) as clock:
+    with AckClock(peer.bootstrap_servers, "killed", partitions) as clock:
         clock.begin_to_watch()
         peer.nodes[victim].kill()
         clock.await_all_again()
@@ -155,7 +155,7 @@ def leader_stopped(peer: ClusterPeer) -> Measured:
     partitions = scaled(1000, 12)
     victim = not_the_controller(peer)
     peer.create_topic("stopped", partitions, led_by=victim)
-    with AckClock(peer.bootstrap_servers, "stopped", partitions, per_s=2000) as clock:
+    with AckClock(peer.bootstrap_servers, "stopped", partitions) as clock:
         clock.begin_to_watch()
         began = time.monotonic()
         peer.nodes[victim].stop()
