@@ -43,12 +43,12 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        if not self.must:
-            return ""
         if not self.holds(self.must):
             return "**missed**"
-        if self.holds(self.aim):
+        if self.aim and self.holds(self.aim):
             return "aim"
+        if not self.must:
+            return "aim missed" if self.aim else ""
         return f"must (the client at {self.ceiling:.2f} of its ceiling)" if self.ceiling >= CEILING else "must"
 
 
