@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import select
 import threading
 import time
 from collections import deque
@@ -89,16 +91,27 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         return super().create_connection(*args, timeout=min(timeout, self._patience_s), **kwargs)
 
-    def select(self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float) -> Any:
-        """Wait for sockets, for at most `patience_s` if there is only one socket to read.
+    def select(
+        self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the sockets that are ready. Wait for them, but for at most `patience_s` if only one is to be read.
 
         Kazoo passes one socket while it waits for an answer of the server: the answer to its handshake, or the rest of
         an answer that has begun to come. It passes two, the connection and its wake-up pipe, when it is idle: then it
         waits until there is something to do, or until a ping is due.
+
+        Kazoo comes here five times for each request. Its own function makes an epoll set each time, which was half of
+        the CPU time of a session with many requests.
         """
         if len(read) == 1:
             timeout = min(timeout, self._patience_s)
-        return super().select(read, write, other, timeout)
+        poll = select.poll()
+        for one in read:
+            poll.register(one, select.POLLIN)
+        for one in write:
+            poll.register(one, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(math.ceil(timeout * 1000))}
+        return [one for one in read if one.fileno() in ready], [one for one in write if one.fileno() in ready], []
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
