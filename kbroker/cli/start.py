@@ -48,6 +48,9 @@ EXAMPLES = """examples:
 STOP_GRACE_S = 5.0
 # Two stop signals within this time count as one: timeout(1) sends one to the process and one to its group.
 SAME_SIGNAL_S = 0.5
+# Of the garbage collector. Python's first one, 700, has it look at all that a controller knows again and again while it
+# decides about thousands of partitions: that took a quarter of the time.
+GC_THRESHOLDS = (10_000, 10, 10)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -163,9 +166,10 @@ def _serve(
         manager.ready(status)
         if ready_fd is not None:
             _write_ready(ready_fd, broker)
-        broker.load_handlers()
+        broker.finish_start()
         gc.freeze()
         gc.enable()
+        gc.set_threshold(*GC_THRESHOLDS)
         while (number := signals.wait()) == signal.SIGHUP:
             manager.reloading()
             _read_again(broker, load)

@@ -7,10 +7,10 @@ is for a member of a cluster in ZooKeeper, whose controller makes the changes, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kbroker.cluster.image import MetadataImage, Topic
-from kbroker.cluster.new_topics import NewTopic, Replicas
+from kbroker.cluster.new_topics import MorePartitions, NewTopic
 from kbroker.errors import ProtocolError
 from kbroker.model import TopicPartition
 
@@ -19,17 +19,6 @@ Answered = Callable[[list[TopicResult]], None]
 """Called once with a result for each topic that was asked for, in their order: the topic after the change (for a
 deletion: before it), or the error. A broker that is alone calls it before the method returns. A member calls it later,
 from a thread of its own, which it must not block."""
-
-
-class MorePartitions(NamedTuple):
-    """A topic that is to have `partition_count` partitions.
-
-    `assignments` are the replicas of each new one; None: the broker places them.
-    """
-
-    topic: str
-    partition_count: int
-    assignments: Sequence[Replicas] | None = None
 
 
 class Cluster(Protocol):

@@ -38,6 +38,17 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str | None] = MappingProxyType({})
 
 
+class MorePartitions(NamedTuple):
+    """A topic that is to have `partition_count` partitions.
+
+    `assignments` are the replicas of each new one; None: the broker places them.
+    """
+
+    topic: str
+    partition_count: int
+    assignments: Sequence[Replicas] | None = None
+
+
 class TopicDefaults(NamedTuple):
     """The defaults of new topics: num.partitions and default.replication.factor."""
 

@@ -19,7 +19,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster import members
 from kbroker.cluster.awaited_topics import AwaitedTopics, IsDone
-from kbroker.cluster.cluster import Answered, MorePartitions, TopicResult
+from kbroker.cluster.cluster import Answered, TopicResult
 from kbroker.cluster.config_notifications import notification
 from kbroker.cluster.image import MetadataImage, Partition, Topic
 from kbroker.cluster.member_image import image_after
@@ -27,6 +27,7 @@ from kbroker.cluster.member_nodes import MemberNodes, OwnConfigs
 from kbroker.cluster.new_topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
+    MorePartitions,
     NewTopic,
     TopicDefaults,
     check_configs,

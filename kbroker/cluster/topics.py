@@ -13,17 +13,17 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster import members
-from kbroker.cluster.cluster import Answered, MorePartitions, TopicResult
 from kbroker.cluster.image import Broker, MetadataImage, Partition, Topic
 from kbroker.cluster.loading import load_image
 from kbroker.cluster.new_topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
+    MorePartitions,
     NewTopic,
     Replicas,
     TopicDefaults,
@@ -38,6 +38,9 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import Check, Create, Delete, Operation, SetData, Store, StoreUnavailable
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.model import Endpoint, TopicPartition
+
+if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Answered, TopicResult
 
 log = logging.getLogger(__name__)
 

@@ -33,6 +33,10 @@ class Hosted(NamedTuple):
     """Whether this broker leads and a change of its ISR is not settled yet."""
 
     @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
     def is_under_replicated(self) -> bool:
         """Whether the ISR lacks replicas. Those that a reassignment adds are not missed before they are there."""
         return len(self.isr) < len(set(self.replicas) - set(self.adding))

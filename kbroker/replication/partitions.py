@@ -476,7 +476,7 @@ class ReplicatedPartitions:
                 return False
             self._counts = self._counts._replace(damaged=self._counts.damaged + 1)
             hosted = replica.hosted
-            if hosted.role is Role.LEADER and hosted.isr == (self._node_id,):
+            if hosted.is_leader and hosted.isr == (self._node_id,):
                 LOG.error("%s is damaged at offset %d, and no other replica is in the ISR", topic_partition, offset)
                 return False
             LOG.error("%s is damaged at offset %d: this replica begins anew there", topic_partition, offset)

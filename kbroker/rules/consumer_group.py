@@ -14,7 +14,6 @@ All of that happens in the members' heartbeats. A heartbeat that changes nothing
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.rules import range_assignor, uniform_assignor
@@ -66,12 +65,14 @@ REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
 """The least time between two matchings of a group's patterns, unless no pattern of the group has been matched yet."""
 
 
-@dataclass(slots=True)
 class Step:
     """The changes that one call has computed so far, and the group's epoch after them."""
 
-    changes: list[Change] = field(default_factory=list)
-    group_epoch: int = 0
+    __slots__ = ("changes", "group_epoch")
+
+    def __init__(self, group_epoch: int):
+        self.changes: list[Change] = []
+        self.group_epoch = group_epoch
 
 
 class ConsumerGroup(ConsumerGroupState):
@@ -167,7 +168,7 @@ class ConsumerGroup(ConsumerGroupState):
             self._expect(known, now_ms)
             self._answers.append((token, self._answer(known)))
             return
-        step = Step(group_epoch=self.epoch)
+        step = Step(self.epoch)
         member = self._member_of(beat, step)
         updated = member if _says_no_more(beat, member.subscription) else self._updated(member, beat)
         updated = self._take_step(member, updated, beat.owned, topics, step, now_ms, wall_ms)

@@ -9,7 +9,6 @@ has written before it. A removal also removes the offsets that open transactions
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.model import TopicPartition
@@ -29,16 +28,18 @@ class CommittedOffset(NamedTuple):
     record_offset: int = -1
 
 
-@dataclass(eq=False, slots=True)
 class StagedOffsets:
     """Offsets that are being appended to the log and are not durable yet."""
 
-    offsets: Mapping[TopicPartition, CommittedOffset]
-    """The offsets, without those that were removed meanwhile."""
-    producer_id: int | None
-    """The producer to whose transaction they belong; None: to no transaction."""
-    markers: list[tuple[int, bool]] = field(default_factory=list)
-    """(offset, commit) of the producer's markers that came meanwhile; each ends the offsets before it in the log."""
+    __slots__ = ("markers", "offsets", "producer_id")
+
+    def __init__(self, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int | None):
+        self.offsets = offsets
+        """The offsets, without those that were removed meanwhile."""
+        self.producer_id = producer_id
+        """The producer to whose transaction they belong; None: to no transaction."""
+        self.markers: list[tuple[int, bool]] = []
+        """(offset, commit) of the producer's markers that came meanwhile; each ends what is before it in the log."""
 
 
 class GroupOffsets:

@@ -57,7 +57,7 @@ class MixedGroup(ConsumerGroup):
         if is_unknown and joining.instance_id is None and joining.known_member_id_required:
             self._answers.append((token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)))
             return
-        step = Step(group_epoch=self.epoch)
+        step = Step(self.epoch)
         beat = Beat(member_id, JOINING_EPOCH, joining.client_id, joining.client_host, joining.instance_id)
         if joining.instance_id is None:
             member = self.members.get(member_id) or ConsumerMember(member_id)

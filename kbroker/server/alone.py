@@ -14,9 +14,8 @@ from kbroker.config.definitions import DEFAULT_NODE_ID
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.store import Store
 from kbroker.model import Endpoint, TopicPartition
-from kbroker.server.found_logs import find_store, found_partitions
+from kbroker.server.found_logs import find_store, found_partitions, refuse_carried
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
-from kbroker.server.own_store import refuse_carried
 from kbroker.storage.directory import MetaProperties
 from kbroker.storage.log_manager import LogManager
 
@@ -32,6 +31,7 @@ class Alone:
     controller: None = None
     others: None = None
     measure: None = None
+    lanes: None = None
 
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock):
         self._config = config

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kbroker._core.base.receive_buffers import release_free_memory
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
 from kbroker.clock import SystemClock
 from kbroker.cluster.broker_configs import BrokerConfigs
-from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.consumer_offsets import ConsumerOffsets
 from kbroker.cluster.group_configs import effective_group_configs
 from kbroker.config.broker_config import BrokerConfig, Reading
@@ -24,23 +24,21 @@ from kbroker.net.endpoints import AdvertisedEndpoints
 from kbroker.replication.acks import ReplicationWaits
 from kbroker.server.acceptor import Acceptor, AddressLimits, ConnectionLimits, raise_descriptor_limit
 from kbroker.server.alone import Alone
-from kbroker.server.control_lanes import ControlLanes
 from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.found_logs import refuse_foreign
 from kbroker.server.handler_pool import HandlerPool
-from kbroker.server.handlers.shared.current_leader import current_leader
-from kbroker.server.handlers.shared.read_replicas import RACK_AWARE, read_replica_of
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.local_partitions import LocalPartitions
 from kbroker.server.log_options import storage_options
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.replication_throttle import LEADER_RATE, replication_throttle
 from kbroker.server.request_channel import RequestChannel
-from kbroker.server.thread_names import name_threads
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Cluster
+    from kbroker.server.handlers.shared.current_leader import CurrentLeader
     from kbroker.server.home import Home
 
 LOG = logging.getLogger(__name__)
@@ -48,11 +46,20 @@ LOG = logging.getLogger(__name__)
 # How long a thread that returns from compiled code waits for the GIL before the holder has to give it up. Python's
 # default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
+RACK_AWARE = ("org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector")
 PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 
 
 def _keep_for_others() -> None:
     """Keep the offsets in ZooKeeper, as Kafka does: consumers of 0.8 and other brokers commit there unseen."""
+
+
+def _current_leader(
+    services: Services, connection: Connection, topic: str | None, topic_id: bytes | None, partition_id: int
+) -> CurrentLeader | None:
+    from kbroker.server.handlers.shared.current_leader import current_leader  # nobody asks for it during a start
+
+    return current_leader(services, connection, topic, topic_id, partition_id)
 
 
 class Broker:
@@ -197,9 +204,8 @@ class Broker:
             controller=home.controller,
         )
         self._channel = RequestChannel(config["queued.max.requests"])
-        self._lanes = None if self._cluster.is_alone else ControlLanes()
-        lanes = None if self._lanes is None else self._lanes.channels
-        self._dispatcher = Dispatcher(self._services, self._channel, lanes=lanes)
+        lanes = home.lanes
+        self._dispatcher = Dispatcher(self._services, self._channel, lanes=None if lanes is None else lanes.channels)
         self._handlers = HandlerPool(config["num.io.threads"], self._channel, self._dispatcher.serve)
         self._processors = Processors(
             config["num.network.threads"],
@@ -207,10 +213,8 @@ class Broker:
             FetchSessions(
                 config["max.incremental.fetch.session.cache.slots"],
                 fetch_max_bytes=config["fetch.max.bytes"],
-                leader_of=partial(current_leader, self._services),
-                read_replica_of=(
-                    partial(read_replica_of, self._services) if config["replica.selector.class"] in RACK_AWARE else None
-                ),
+                leader_of=partial(_current_leader, self._services),
+                read_replica_of=self._read_replica_of(self._services),
                 rack=config["broker.rack"],
                 throttle=None if self._cluster.is_alone else self._leader_throttle,
             ),
@@ -242,12 +246,20 @@ class Broker:
             advertised if self._cluster.is_alone else AdvertisedEndpoints(self.endpoints, self._registered)
         )
 
+    def _read_replica_of(self, services: Services) -> Callable[[Connection, str, int, str, int], int] | None:
+        """Return what tells consumers which replica to fetch from, if replica.selector.class asks for it."""
+        if self.config["replica.selector.class"] not in RACK_AWARE:
+            return None
+        from kbroker.server.handlers.shared.read_replicas import read_replica_of
+
+        return partial(read_replica_of, services)
+
     def _start(self) -> None:
         timeout_s = self.config["kbroker.stop.timeout.ms"] / 1000
         self._join_cluster()
         self._handlers.start()
         self._on_stop("handlers", lambda: self._handlers.stop(timeout_s))
-        if (lanes := self._lanes) is not None:
+        if (lanes := self._home.lanes) is not None:
             lanes.start(self._dispatcher.serve_in_turn)
             self._on_stop("control lanes", lambda: lanes.stop(timeout_s))
         self._processors.start()
@@ -262,7 +274,6 @@ class Broker:
         self._home.await_told()
         # Stopped before everything else, while this broker still serves: others take over what it leads.
         self._on_stop("leadership", self._home.leave)
-        name_threads()
         self._has_started = self.is_ready = True
 
     def _join_cluster(self) -> None:
@@ -303,16 +314,23 @@ class Broker:
         self._http.start()
         self._on_stop("http", self._http.stop)
 
-    def load_handlers(self) -> None:
-        """Import the modules that the start has left for later.
+    def finish_start(self) -> None:
+        """Do what the start has left for later, while requests are served.
 
-        A broker whose files are replaced while it runs then keeps the code that it was started with.
+        Import modules, so that a broker whose files are replaced while it runs keeps the code that it was started with.
+        Name the threads. Release the memory that only the start has used.
         """
+        import kbroker.server.batch_compression
+        import kbroker.server.handlers.shared.current_leader
+        import kbroker.server.old_messages
         import kbroker.storage.compaction  # noqa: F401
+        from kbroker.server.thread_names import name_threads
 
         self._coordinators.groups.get()
         self._coordinators.transactions.get()
         self._dispatcher.load_all()
+        name_threads()
+        release_free_memory()
 
     # --- stop --------------------------------------------------------------------------------------------
     def give_up_start(self) -> None:

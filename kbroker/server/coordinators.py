@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kbroker.clock import Clock
-from kbroker.cluster.cluster import Cluster
-from kbroker.cluster.producer_ids import AllocatedProducerIds, AskController, ProducerIds, ProducerIdSource
+from kbroker.cluster.producer_ids import AllocatedProducerIds, ProducerIds, ProducerIdSource
 from kbroker.coordination.store import Store
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.acks import ReplicationWaits
-from kbroker.replication.hosted import Hosted
 from kbroker.rules.java_hash import java_string_hash
 from kbroker.server.group_topics import image_topics
 from kbroker.server.local_markers import LocalMarkers
@@ -21,8 +19,9 @@ from kbroker.server.state_topics import CoordinatorRoles, StateTopic
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from kbroker.cluster.peers import Peers
+    from kbroker.cluster.cluster import Cluster
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.server.home import OtherBrokers
     from kbroker.state_log.deadlines import Deadlines
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.marker_sender import MarkerSender
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
     from kbroker.transactions.verifier import Verifier
 
 LOG = logging.getLogger(__name__)
-
-
-class OtherBrokers(NamedTuple):
-    """What the coordinators of a member need of the cluster."""
-
-    hosted: Callable[[TopicPartition], Hosted | None]
-    """The role of a partition here."""
-    peers: Peers
-    """Connections that are used for nothing else: markers may wait long for replicas."""
-    ask_controller: AskController
 
 
 class Coordinators:

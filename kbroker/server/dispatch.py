@@ -169,9 +169,14 @@ class Dispatcher:
         self._serves_huge = False
 
     def load_all(self) -> None:
-        """Import the handlers that no request has needed yet; after that no module is read from disk any more."""
-        for api_key in self._routes:
-            self._served[api_key]
+        """Import the handlers that no request has needed yet; after that no module is read from disk any more.
+
+        Handlers of requests between brokers are left out on a broker that is alone, to which nobody sends any.
+        """
+        handlers = self._channels[Lane.HANDLERS]
+        for api_key, route in self._routes.items():
+            if route.lane is Lane.HANDLERS or self._channels[route.lane] is not handlers:
+                self._served[api_key]
 
     def on_request(self, request: Request, processor: Processor) -> bool:
         """Serve the request or put it into the channel. Called on the processor's thread.

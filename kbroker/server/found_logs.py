@@ -11,7 +11,7 @@ from kbroker.cluster.new_topics import METADATA_LOG_TOPIC
 from kbroker.cluster.topics import FoundPartition
 from kbroker.coordination.embedded import FILE_NAME as STORE_FILE
 from kbroker.coordination.embedded import store_path
-from kbroker.errors import StorageFailed
+from kbroker.errors import ConfigError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
 from kbroker.model import NO_UUID
 from kbroker.rules.topic_names import listed
@@ -28,6 +28,8 @@ _OF_BROKERS = frozenset({
     STORE_FILE, directory.META_PROPERTIES, directory.CLEAN_MARK, checkpoints.RECOVERY_POINTS,
     checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS,
 })  # fmt: skip
+CARRIED = ".carried"
+"""The end of the name of a store whose contents are in a ZooKeeper."""
 _MOST_NAMES = 3
 """How many foreign files the error message names."""
 
@@ -92,3 +94,16 @@ def find_store(logs: LogManager) -> str:
             f"{'; '.join(logs.left_out)}; the store of topics ({STORE_FILE}) is in no other one and may be there"
         )
     return paths[0]
+
+
+def refuse_carried(log_dirs: Iterable[Path]) -> None:
+    """Raise ConfigError if this broker was a member of a cluster, and its topics have not been carried back."""
+    directories = list(log_dirs)
+    if any((each / STORE_FILE).exists() for each in directories):
+        return
+    for each in directories:
+        if (each / f"{STORE_FILE}{CARRIED}").exists():
+            raise ConfigError(
+                f"{each} is that of a member of a cluster: set zookeeper.connect, or carry its topics back with "
+                f"`kbroker cluster import --zookeeper HOST:PORT --data {each}`"
+            )

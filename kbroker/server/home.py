@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kbroker.cluster.cluster import Cluster
     from kbroker.cluster.controller import Controller
+    from kbroker.cluster.peers import Peers
+    from kbroker.cluster.producer_ids import AskController
     from kbroker.config.broker_config import BrokerConfig
     from kbroker.coordination.store import Store
     from kbroker.metrics.registry import Sample
     from kbroker.model import Endpoint, TopicPartition
+    from kbroker.replication.hosted import Hosted
     from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.replication.surroundings import RoleListeners
-    from kbroker.server.coordinators import OtherBrokers
+    from kbroker.server.control_lanes import ControlLanes
     from kbroker.server.local_partitions import LocalPartitions
     from kbroker.storage.directory import MetaProperties
 
 OnStop = Callable[[str, Callable[[], object]], None]
 """Registers a call for the stop, which makes the calls in the reverse order."""
+
+
+class OtherBrokers(NamedTuple):
+    """What the coordinators of a member need of the cluster."""
+
+    hosted: Callable[[TopicPartition], Hosted | None]
+    """The role of a partition here."""
+    peers: Peers
+    """Connections that are used for nothing else: markers may wait long for replicas."""
+    ask_controller: AskController
 
 
 class Home(Protocol):
@@ -56,6 +69,11 @@ class Home(Protocol):
     @property
     def measure(self) -> Callable[[], Iterator[Sample]] | None:
         """What `/metrics` tells of a member; None if the broker is alone."""
+        ...
+
+    @property
+    def lanes(self) -> ControlLanes | None:
+        """The threads of a member that serve requests between brokers; None if the broker is alone."""
         ...
 
     def open(self, identity: MetaProperties | None, on_stop: OnStop) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.image import NO_LEADER
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TopicPartition
@@ -14,6 +13,7 @@ from kbroker.replication.acks import ReplicationWaits
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Cluster
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.on_demand import OnDemand
     from kbroker.transactions.markers import Marker

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from kbroker.cluster.cluster import Cluster
 from kbroker.cluster.image import Partition, Topic
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.config.broker_config import BrokerConfig
@@ -23,6 +22,7 @@ from kbroker.storage.log_manager import EpochOf, LogManager, Resolve
 from kbroker.storage.options import LogOptions
 
 if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Cluster
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.server.on_demand import OnDemand
     from kbroker.transactions.coordinator import TransactionCoordinator
@@ -107,9 +107,10 @@ class LocalPartitions:
     @staticmethod
     def epoch_of(topics: Cluster) -> EpochOf:
         """Return a function that gives a partition's leader epoch by the metadata, for the logs found at the start."""
+        image = topics.image
 
         def epoch(topic_partition: TopicPartition) -> int:
-            partition = topics.image.partition(topic_partition)
+            partition = image.partition(topic_partition)
             return NO_LEADER_EPOCH if partition is None else partition.leader_epoch
 
         return epoch

@@ -25,13 +25,13 @@ from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from kbroker.metrics.registry import Sample
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
-from kbroker.replication.hosted import Hosted, Role
+from kbroker.replication.hosted import Hosted
 from kbroker.replication.partitions import ReplicatedPartitions
 from kbroker.replication.surroundings import RoleListeners
+from kbroker.server.control_lanes import ControlLanes
 from kbroker.server.controlled_shutdown import HandOver, hand_over
 from kbroker.server.controller_channel import ControllerChannel, endpoints_on
-from kbroker.server.coordinators import OtherBrokers
-from kbroker.server.home import OnStop
+from kbroker.server.home import OnStop, OtherBrokers
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.member_measurements import measure_member
 from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
@@ -69,6 +69,7 @@ class Member:
         self._must_stop = must_stop
         self._sessions = _Sessions(config)
         self.session = CurrentSession()
+        self.lanes = ControlLanes()
         listeners = InterBrokerListeners(config.inter_broker_listener, config.control_plane_listener)
         self._listeners = listeners
         self._membership = Membership(
@@ -353,7 +354,7 @@ class Member:
     def _lacks_replicas(self, at: TopicPartition, hosted: Hosted) -> bool:
         """Return whether a partition is under-replicated. A follower hears of later ISRs by the metadata only."""
         known = self.cluster.image.partition(at)
-        isr = hosted.isr if hosted.role is Role.LEADER or known is None else known.isr
+        isr = hosted.isr if hosted.is_leader or known is None else known.isr
         return hosted._replace(isr=tuple(isr)).is_under_replicated
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.metrics.registry import Sample
-from kbroker.replication.hosted import Role
 
 if TYPE_CHECKING:
     from kbroker.cluster.controller import Controller
@@ -27,7 +26,7 @@ def measure_member(
     logs: LogManager,
 ) -> Iterator[Sample]:
     """Leaders, ISRs and followers of this broker; as the controller, the partitions of the cluster."""
-    led = {at: hosted for at, hosted in partitions.all().items() if hosted.role is Role.LEADER}
+    led = {at: hosted for at, hosted in partitions.all().items() if hosted.is_leader}
     under_min = at_min = 0
     for at, hosted in led.items():
         log = logs.get(at)

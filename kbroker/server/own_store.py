@@ -1,7 +1,8 @@
-"""The coordination store of a broker that was alone and becomes a member of a cluster, or the other way round.
+"""The coordination store of a broker that was alone and becomes a member of a cluster.
 
 `kbroker cluster export` carries its contents into a ZooKeeper. The first start as a member finds them there, and puts
-the file aside, so that it is not taken for the truth later. `kbroker cluster import` makes a new one for the way back.
+the file aside, so that it is not taken for the truth later. A broker that is alone again refuses such a directory
+(`found_logs.refuse_carried`) until `kbroker cluster import` has made a new store.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from kbroker.cluster.joining import CannotJoin
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import FILE_NAME, EmbeddedStore
 from kbroker.coordination.store import Store
-from kbroker.errors import ConfigError
 from kbroker.rules.topic_names import listed
+from kbroker.server.found_logs import CARRIED
 
 LOG = logging.getLogger(__name__)
 
-CARRIED = ".carried"
-"""The end of the name of a store whose contents are in a ZooKeeper."""
 _BESIDE = ("", "-wal", "-shm")
 MOST_NAMES = 5
 
@@ -29,8 +29,6 @@ def put_aside(log_dirs: Iterable[Path], tree: Store, address: str) -> None:
 
     Raises CannotJoin if the tree lacks a topic; then nothing is changed.
     """
-    from kbroker.cluster.joining import CannotJoin  # not imported by a broker that is alone
-
     for directory in log_dirs:
         path = directory / FILE_NAME
         if not path.exists():
@@ -62,19 +60,6 @@ def mark_as_members(log_dirs: Iterable[Path], address: str) -> None:
             pass
         except OSError as error:
             LOG.warning("%s is not marked as that of a member of a cluster: %s", directory, error)
-
-
-def refuse_carried(log_dirs: Iterable[Path]) -> None:
-    """Raise ConfigError if this broker was a member of a cluster, and its topics have not been carried back."""
-    directories = list(log_dirs)
-    if any((each / FILE_NAME).exists() for each in directories):
-        return
-    for directory in directories:
-        if (directory / f"{FILE_NAME}{CARRIED}").exists():
-            raise ConfigError(
-                f"{directory} is that of a member of a cluster: set zookeeper.connect, or carry its topics back with "
-                f"`kbroker cluster import --zookeeper HOST:PORT --data {directory}`"
-            )
 
 
 def _missing(path: Path, tree: Store) -> str | None:

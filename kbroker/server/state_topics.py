@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.cluster import Cluster
 from kbroker.errors import ProtocolError
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.replication.acks import ReplicationWaits
-from kbroker.replication.hosted import Hosted, Role
 from kbroker.replication.local_replica import LocalReplica
 from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Cluster
     from kbroker.groups.coordinator import GroupCoordinator
+    from kbroker.replication.hosted import Hosted
     from kbroker.server.on_demand import OnDemand
     from kbroker.transactions.coordinator import TransactionCoordinator
 
@@ -73,7 +73,7 @@ class StateTopic:
             partition = self._cluster.image.partition(TopicPartition(self._name, partition_id))
             return partition is not None and partition.leader == self._cluster.node_id
         hosted = self._hosted(TopicPartition(self._name, partition_id))
-        return hosted is not None and hosted.role is Role.LEADER
+        return hosted is not None and hosted.is_leader
 
     def replica(self, partition_id: int) -> LocalReplica | None:
         if not self._is_leader(partition_id):

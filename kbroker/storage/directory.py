@@ -31,7 +31,7 @@ _NO_KRAFT = (
 
 _T = TypeVar("_T")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-_DEPARTED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)")
+_DEPARTED = r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)"
 
 
 class DirectoryInUse(KbrokerError):
@@ -209,7 +209,7 @@ def future_directory_name(topic_partition: TopicPartition, randomness: random.Ra
 
 def parse_departed_directory(name: str, suffix: str) -> TopicPartition | None:
     """Parse the name of a directory that is none of a log any more, or not yet; None for any other name."""
-    match = _DEPARTED.fullmatch(name)
+    match = re.fullmatch(_DEPARTED, name)
     return None if match is None or match[2] != suffix else parse_partition_directory(match[1])
 
 

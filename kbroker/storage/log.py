@@ -45,6 +45,13 @@ NO_PROMISE = -1
 class Log(LogReplica):
     """One partition's log."""
 
+    # What few logs change: a start makes thousands of them.
+    copy: Log | None = None
+    """The copy that is being made in another directory, into which the log moves."""
+    _is_shut = False
+    _closed_size: int | None = None
+    """Bytes of the segments on disk, once somebody has asked: nothing changes them before the log is open."""
+
     def __init__(
         self,
         path: str,
@@ -86,19 +93,6 @@ class Log(LogReplica):
         """This log's entry in recovery-point-offset-checkpoint on the disk."""
         self._durable_start_offset = log_start_offset
         self._leader_epoch = NO_LEADER_EPOCH if context.is_member else 0
-        self._is_shut = False
-        self._closed_size: int | None = None
-        """Bytes of the segments on disk, once somebody has asked: nothing changes them before the log is open."""
-        self.history = 0
-        """Counts the truncations: after one, an offset may be that of another record than before."""
-        self.truncated_to = NEVER
-        """The lowest offset of the truncations that the cleaner's checkpoint does not know of yet."""
-        self.uncut = NEVER
-        """Up to which offset a copy of this log has the same records, if it had them at its last look."""
-        self.copy: Log | None = None
-        """The copy that is being made in another directory, into which the log moves."""
-        self.lacks_below = 0
-        self.damaged_from = NEVER
         self._promised_offset = high_watermark if context.is_member else NO_PROMISE
         """The high watermark that the last life has stored; NO_PROMISE once it is compared with the log."""
         self.state = PartitionState(
@@ -118,7 +112,8 @@ class Log(LogReplica):
             # Of a log that had been lost it is not known what is committed.
             known = 0 if high_watermark == NEVER else high_watermark
             self.state.set_closed_offsets(log_start_offset, recovery_point, known)
-        self._note_flush_ms()
+        if options.flush_ms < NEVER:
+            context.flushed_by_time.add(self)
 
     @classmethod
     def create(

@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -49,15 +48,6 @@ EpochOf = Callable[[TopicPartition], int]
 
 DirectoryFailed = Callable[[str, "list[TopicPartition]"], None]
 """Called with the path of a log directory that went offline, and the partitions in it."""
-
-
-class _Leftovers(NamedTuple):
-    """What a start finds of moves and of deletions that the last run has not finished."""
-
-    copies: list[tuple[OpenDirectory, str]]
-    """The directories of copies, by their names."""
-    departed: set[TopicPartition]
-    """Partitions of which there is a directory of a deleted log."""
 
 
 class LogManager:
@@ -167,12 +157,13 @@ class LogManager:
                 home = OpenDirectory(self._fs, path, 0, self._lock, is_member=self._context.is_member)
                 home.directory.fail(reason)
                 self._homes.append(home)
-            leftovers = _Leftovers([], set())
+            copies: list[tuple[OpenDirectory, str]] = []
+            departed: set[TopicPartition] = set()
             for home in self._homes:
                 if not home.directory.is_offline:
-                    self._find_logs(home, resolve, leftovers)
-            for home, topic_partition in self.moves.settle(leftovers.copies, leftovers.departed, self._logs):
-                self._find_log(home, topic_partition, resolve)
+                    self._find_logs(home, resolve, copies, departed)
+            for home, topic_partition in self.moves.settle(copies, departed, self._logs):
+                self._find_log(home, f"{home.path}/{topic_partition}", topic_partition, resolve)
             for home in self._homes:
                 home.remove_missing()
         except BaseException:
@@ -192,27 +183,34 @@ class LogManager:
         home.directory.set_on_offline(lambda reason: self._directory_failed(home))
         return home
 
-    def _find_logs(self, home: OpenDirectory, resolve: Resolve, leftovers: _Leftovers) -> None:
+    def _find_logs(
+        self,
+        home: OpenDirectory,
+        resolve: Resolve,
+        copies: list[tuple[OpenDirectory, str]],
+        departed: set[TopicPartition],
+    ) -> None:
+        """Find the logs in one directory.
+
+        Add what the last run has left there: to `copies` the names of copies of logs that move, to `departed` the
+        partitions of which there is a directory of a deleted log.
+        """
         for name in sorted(self._fs.list_directory(home.path)):
             path = f"{home.path}/{name}"
-            if name.endswith(file_names.DIRECTORY_DELETE):
-                self._removals.remove_directory_later(0, (), path)
-                departed = directories.parse_departed_directory(name, file_names.DIRECTORY_DELETE)
-                if departed is not None:
-                    leftovers.departed.add(departed)
-                continue
-            if name.endswith(file_names.DIRECTORY_STRAY):
-                logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
-                continue
-            if name.endswith(file_names.DIRECTORY_FUTURE):
-                leftovers.copies.append((home, name))
-                continue
             topic_partition = directories.parse_partition_directory(name)
             if topic_partition is not None:
-                self._find_log(home, topic_partition, resolve)
+                self._find_log(home, path, topic_partition, resolve)
+            elif name.endswith(file_names.DIRECTORY_DELETE):
+                self._removals.remove_directory_later(0, (), path)
+                deleted = directories.parse_departed_directory(name, file_names.DIRECTORY_DELETE)
+                if deleted is not None:
+                    departed.add(deleted)
+            elif name.endswith(file_names.DIRECTORY_STRAY):
+                logger.warning("%s is left alone: it was put aside as nobody's, and can be removed", path)
+            elif name.endswith(file_names.DIRECTORY_FUTURE):
+                copies.append((home, name))
 
-    def _find_log(self, home: OpenDirectory, topic_partition: TopicPartition, resolve: Resolve) -> None:
-        path = f"{home.path}/{topic_partition}"
+    def _find_log(self, home: OpenDirectory, path: str, topic_partition: TopicPartition, resolve: Resolve) -> None:
         twin = self._logs.get(topic_partition)
         if twin is not None:
             raise directories.WrongDirectory(

@@ -68,17 +68,20 @@ class LogMoves:
         self._stepping = threading.Lock()
         """Held while a log is copied."""
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+        self._copies_itself = False
+        self._thread: threading.Thread | None = None
+        """Made with the first move: most brokers never move a log."""
 
     def start(self) -> None:
-        self._thread.start()
+        """Copy on a thread of this object's own, from now on. Without that, the caller does it by `step`."""
+        self._copies_itself = True
 
     def stop(self) -> None:
         """End the copying, and close the copies. The next start begins their moves anew."""
         with self._wanted:
             self._is_stopping = True
             self._wanted.notify_all()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
         for log in self.moving():
             if log.copy is not None:
@@ -140,6 +143,9 @@ class LogMoves:
         log.copy = copy
         self._moving[log.topic_partition] = log
         logger.info("%s moves from %s to %s", log, log.directory.path, home.path)
+        if self._copies_itself and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+            self._thread.start()
         self._wanted.notify_all()
 
     def cancel(self, log: Log) -> None:

@@ -29,14 +29,16 @@ class LogReplica(LogSegments):
     """The part of a log that a follower drives. `_lock` is held during each change."""
 
     context: LogContext
-    truncated_to: int
-    uncut: int
+    truncated_to: int = NEVER
+    """The lowest offset of the truncations that the cleaner's checkpoint does not know of yet."""
+    uncut: int = NEVER
+    """Up to which offset a copy of this log has the same records, if it had them at its last look."""
     topic_partition: TopicPartition
     _closed: ClosedLog
 
-    lacks_below: int
+    lacks_below: int = 0
     """Below this offset committed records may be missing; 0: the log is complete."""
-    damaged_from: int
+    damaged_from: int = NEVER
     """From this offset on the log is not trusted; NEVER: it is."""
 
     def open(self) -> None:

@@ -27,7 +27,8 @@ class LogSegments(LogRecords):
     directory: LogDirectory
     storage_errors: StorageErrors
     written_recovery_point: int
-    history: int
+    history: int = 0
+    """Counts the truncations: after one, an offset may be that of another record than before."""
     _fs: FileSystem
     _lock: threading.RLock
     _options: LogOptions

@@ -3,8 +3,6 @@
 The server builds them from its settings.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from typing import NamedTuple

@@ -12,6 +12,11 @@ cdef extern from * nogil:
     #endif
     #include <pthread.h>
     #include <sys/mman.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #else
+    static inline int malloc_trim(size_t kept) { return 0; }
+    #endif
     static inline void *map_memory(size_t size) {
         void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         return at == MAP_FAILED ? NULL : at;
@@ -24,6 +29,7 @@ cdef extern from * nogil:
     void *map_memory(size_t size)
     void *remap_memory(void *old, size_t old_size, size_t size)
     int munmap(void *at, size_t size)
+    int malloc_trim(size_t kept)
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
                        void (*child)() noexcept nogil)
 
@@ -189,3 +195,9 @@ def kept_buffers():
 def kept_bytes():
     """Return how many bytes of larger buffers the process keeps for reuse."""
     return larger_bytes
+
+
+def release_free_memory():
+    """Give the system back the pages of the C heap that nobody uses."""
+    with nogil:
+        malloc_trim(0)

@@ -16,15 +16,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kbroker._core.server.request import Request
-from kbroker.cluster.cluster import MorePartitions, TopicResult
 from kbroker.cluster.image import Topic
+from kbroker.cluster.new_topics import MorePartitions
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.changes import log_change
 from kbroker.server.handlers.shared.services import Services
+
+if TYPE_CHECKING:
+    from kbroker.cluster.cluster import TopicResult
 
 Result = M.CreatePartitionsResponse.CreatePartitionsTopicResult
 

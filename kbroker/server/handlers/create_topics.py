@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kbroker._core.server.request import Request
-from kbroker.cluster.cluster import TopicResult
 from kbroker.cluster.config_entries import source_of, topic_entries
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.cluster.new_topics import NewTopic
@@ -33,6 +33,9 @@ from kbroker.protocol import messages as M
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.changes import log_change, quoted
 from kbroker.server.handlers.shared.services import Services
+
+if TYPE_CHECKING:
+    from kbroker.cluster.cluster import TopicResult
 
 R = M.CreateTopicsResponse
 Result = M.CreateTopicsResponse.CreatableTopicResult

@@ -20,16 +20,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker._core.server.request import Request
-from kbroker.cluster.cluster import TopicResult
 from kbroker.cluster.image import MetadataImage, Topic
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
 from kbroker.protocol import messages as M
 from kbroker.server.handlers.shared.answering import answer
 from kbroker.server.handlers.shared.changes import log_change
 from kbroker.server.handlers.shared.services import Services
+
+if TYPE_CHECKING:
+    from kbroker.cluster.cluster import TopicResult
 
 R = M.DeleteTopicsResponse
 Result = M.DeleteTopicsResponse.DeletableTopicResult

@@ -20,8 +20,9 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.replication.acks import ReplicationWaits
 from kbroker.replication.hosted import Hosted, Role
-from kbroker.server.coordinators import Coordinators, OtherBrokers
+from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import ROUTES
+from kbroker.server.home import OtherBrokers
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.home import LogHome, ManualClock

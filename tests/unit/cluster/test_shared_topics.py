@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from kbroker.cluster import members
-from kbroker.cluster.cluster import MorePartitions, TopicResult
+from kbroker.cluster.cluster import TopicResult
 from kbroker.cluster.image import Topic
-from kbroker.cluster.new_topics import NewTopic, TopicDefaults
+from kbroker.cluster.new_topics import MorePartitions, NewTopic, TopicDefaults
 from kbroker.cluster.shared_topics import SharedTopics
 from kbroker.cluster.topic_requests import CreateTopics, DeleteTopics, GrowTopics, TopicCodes, TopicRequest
 from kbroker.coordination import paths

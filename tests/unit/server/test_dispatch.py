@@ -85,17 +85,22 @@ HANDLERS = """
 import sys
 from typing import Any, cast
 from kbroker.server import dispatch
-from kbroker.server.dispatch import ROUTES, Dispatcher
+from kbroker.server.dispatch import ROUTES, Dispatcher, Lane
 from kbroker.server.request_channel import RequestChannel
 
 def loaded():
     names = {name for name in sys.modules if name.startswith("kbroker.server.handlers.")}
     return {name for name in names if not name.startswith("kbroker.server.handlers.shared")}
 
-dispatcher = Dispatcher(cast(Any, None), RequestChannel(1))
+def modules(routes):
+    return {f"kbroker.server.handlers.{route.module}" for route in routes}
+
 assert loaded() == set(), loaded()
-dispatcher.load_all()
-assert loaded() >= {f"kbroker.server.handlers.{route.module}" for route in ROUTES.values()}
+Dispatcher(cast(Any, None), RequestChannel(1)).load_all()
+assert loaded() == modules(route for route in ROUTES.values() if route.lane is Lane.HANDLERS), loaded()
+lanes = {lane: RequestChannel(1) for lane in (Lane.CONTROL, Lane.CONTROLLER)}
+Dispatcher(cast(Any, None), RequestChannel(1), lanes=lanes).load_all()
+assert loaded() == modules(ROUTES.values()), loaded()
 """
 
 

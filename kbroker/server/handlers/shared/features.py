@@ -7,10 +7,13 @@ a group or a transaction may move to it, and it does not know consumer groups of
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from kbroker.clock import Clock
-from kbroker.cluster.cluster import Cluster
 from kbroker.protocol.api import SERVED, ApiKey, ApiVersions
+
+if TYPE_CHECKING:
+    from kbroker.cluster.cluster import Cluster
 
 FEATURE_OF_KAFKA = 1
 """The level of transaction.version beside an Apache Kafka 3.9. Its clients keep their epoch."""

@@ -8,8 +8,6 @@ from kbroker.rules.read_replica import NO_REPLICA, ReadReplica, nearest_in_rack
 from kbroker.server.handlers.shared.reachable_brokers import reachable_brokers
 from kbroker.server.handlers.shared.services import Services
 
-RACK_AWARE = ("org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector")
-
 
 def read_replica_of(
     services: Services, connection: Connection, topic: str, partition_id: int, rack: str, offset: int
