@@ -26,6 +26,7 @@ from tests.kit import build
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.group_load import Member, await_coordinator, rebalance
 from tests.kit.clients.wire import WireClient
+from tests.kit.parts.processors import wait_until
 
 READY = re.compile(
     r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO kbroker \S+ serves PLAINTEXT://127\.0\.0\.1:(\d+); data in (\S+); "
@@ -233,11 +234,12 @@ def test_every_thread_has_a_name_that_the_documents_explain(broker: BrokerProces
     with broker:
         assert said_ready(broker)
         tasks = Path(f"/proc/{broker.pid}/task")
-        names: set[str] = set()
-        deadline = time.monotonic() + 10
-        while "acceptor" not in names and time.monotonic() < deadline:  # they get their names after the line
-            time.sleep(0.02)
-            names = {re.sub(r"-\d+$", "", (task / "comm").read_text().strip()) for task in tasks.iterdir()}
+
+        def names_now() -> set[str]:
+            return {re.sub(r"-\d+$", "", (task / "comm").read_text().strip()) for task in tasks.iterdir()}
+
+        wait_until(lambda: "acceptor" in names_now(), "the threads' names, which they get after that line")
+        names = names_now()
         main = (tasks / str(broker.pid) / "comm").read_text().strip()
         assert names - {main} <= explained
         assert {"acceptor", "processor", "handler", "flusher", "log-cleaner"} <= names
