@@ -277,12 +277,16 @@ class Life:
 
     def serve(self) -> None:
         """Begin to serve; called once the broker is registered, so that it knows requests for a former life."""
-        early, self._early = self._early or [], None
-        for request, respond in early:
-            self._serve(request, respond)
+        self.after(0, self._serve_early)
         self.partitions.on_due = self.touched
         self._tick()
         self.after(CHECKPOINT_INTERVAL, self._checkpoint)
+
+    def _serve_early(self) -> None:
+        """Serve what came too early, where all requests are served: a task may have to wait in the middle of one."""
+        early, self._early = self._early or [], None
+        for request, respond in early:
+            self._serve(request, respond)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         """Let an action happen later in this life."""
