@@ -48,8 +48,8 @@ EXAMPLES = """examples:
 STOP_GRACE_S = 5.0
 # Two stop signals within this time count as one: timeout(1) sends one to the process and one to its group.
 SAME_SIGNAL_S = 0.5
-# Of the garbage collector. Python's first one, 700, has it look at all that a controller knows again and again while it
-# decides about thousands of partitions: that took a quarter of the time.
+# The garbage collector's. With Python's own, (700, 10, 10), it looks at everything that a controller knows again and
+# again while that decides about thousands of partitions: a quarter of the time was the collector's.
 GC_THRESHOLDS = (10_000, 10, 10)
 
 
