@@ -168,6 +168,7 @@ class Producer(Client):
         if batch not in self.queue or not batch.is_sent or attempt != batch.attempt:
             if not isinstance(answer, Failure) and answer[0] == 0 and batch in self.queue:
                 self._acknowledged(batch, leader, answer[1])
+                self._send()
             return
         if isinstance(answer, Failure):
             self.refresh()
