@@ -6,7 +6,7 @@ is for a member of a cluster in ZooKeeper, whose controller makes the changes, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kbroker.cluster.image import MetadataImage, Topic
@@ -27,6 +27,11 @@ class Cluster(Protocol):
     @property
     def image(self) -> MetadataImage:
         """The metadata now. Take it once per request."""
+        ...
+
+    @property
+    def untold(self) -> Collection[str]:
+        """Topics that there were when the broker started, and of which the controller has told nothing yet."""
         ...
 
     @property

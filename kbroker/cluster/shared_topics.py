@@ -154,6 +154,7 @@ class SharedTopics:
         """How many partitions were told to have another leader than before."""
         self.assigned = self._nodes.assigned(store)
         """The topics in the tree at the start, with their replicas, to find the owner of a log on disk."""
+        self.untold: frozenset[str] = frozenset(self.assigned)
         self._image = MetadataImage(
             cluster_id,
             broker_configs=self._nodes.broker_configs(store, {}),
@@ -250,6 +251,8 @@ class SharedTopics:
             unread = set(self._unread)
             self._configured.clear()
             update = image_after(self._image, request, self._configs_of_locked)
+            if request.topic_states:
+                self.untold = frozenset()  # a broker is told of all partitions at once
             image, changed = update.image, list(update.changed)
             if update.passed_over:
                 shown = listed([repr(name) for name in update.passed_over], MOST_NAMES)
@@ -403,6 +406,7 @@ class SharedTopics:
         """
         known = self._image.topics
         there = frozenset(self._store.children(paths.TOPICS))
+        self.untold &= there
         with self._telling:
             with self._lock:
                 now = self._image.topics

@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
@@ -167,6 +167,10 @@ class Topics:
     @property
     def cluster_id(self) -> str:
         return self._image.cluster_id
+
+    @property
+    def untold(self) -> Collection[str]:
+        return ()
 
     @property
     def is_alone(self) -> bool:

@@ -43,7 +43,7 @@ def handle(
     for name in names:
         topic = image.topic(name)
         if topic is None:
-            response.topics.append(_unknown(name))
+            response.topics.append(_unknown(name, is_untold=name in services.cluster.untold))
             continue
         if left == 0:
             response.next_cursor = R.Cursor(topic_name=name, partition_index=0)
@@ -58,9 +58,9 @@ def handle(
     return response
 
 
-def _unknown(name: str) -> TopicPart:
+def _unknown(name: str, *, is_untold: bool) -> TopicPart:
     return TopicPart(
-        error_code=missing_topic_error(name),
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_untold else missing_topic_error(name),
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=authorized_operations.ON_TOPIC,

@@ -68,8 +68,9 @@ def blocks(services: Services, request: Request, message: M.MetadataRequest) -> 
     """Whether a topic would have to be created first."""
     if message.topics is None or not _may_create(services, message, request.api_version):
         return False
-    topics = services.cluster.image.topics
-    return any(asked.name and asked.name not in topics for asked in message.topics)
+    cluster = services.cluster
+    topics, untold = cluster.image.topics, cluster.untold
+    return any(asked.name and asked.name not in topics and asked.name not in untold for asked in message.topics)
 
 
 def handle(services: Services, request: Request, message: M.MetadataRequest) -> M.MetadataResponse | None:
@@ -77,7 +78,8 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
     image = services.cluster.image
     brokers = reachable_brokers(services, image, request.connection)
     if message.topics is None or (version == 0 and not message.topics):
-        request.respond(_body_for_all(image, brokers, message, version, _reach(services, image, brokers, version)))
+        reach = _reach(services, image, brokers, version)
+        request.respond(_body_for_all(image, brokers, message, version, reach, services.cluster.untold))
         return None
     if version >= FIRST_VERSION_WITH_IDS:
         _check_ids(message.topics, version)
@@ -87,11 +89,11 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
         found = [_by_id(image, topic_id, message, reach) for topic_id in dict.fromkeys(ids)]
         return _response(image, brokers, found, message)
     names = list(dict.fromkeys(asked.name for asked in message.topics if asked.name is not None))
-    coming: Collection[str] = ()
+    coming = {name for name in services.cluster.untold if name in names}
     if _may_create(services, message, version):
-        missing = [name for name in names if name not in image.topics]
+        missing = [name for name in names if name not in image.topics and name not in coming]
         if missing:
-            coming = _create(services, request, missing)
+            coming |= _create(services, request, missing)
             image = services.cluster.image
     return _response(image, brokers, [_by_name(image, name, message, reach, coming) for name in names], message)
 
@@ -101,7 +103,7 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
     return asked and bool(services.config["auto.create.topics.enable"])
 
 
-def _create(services: Services, request: Request, names: Sequence[str]) -> Collection[str]:
+def _create(services: Services, request: Request, names: Sequence[str]) -> set[str]:
     """Create topics. Returns the names of those that are created, but have no leaders yet."""
     refused = 0
     made = []
@@ -135,10 +137,12 @@ def _body_for_all(
     message: M.MetadataRequest,
     version: int,
     reach: _Reach | None,
+    untold: Collection[str],
 ) -> bytes:
     key = (
         version,
         brokers,
+        untold,
         message.include_topic_authorized_operations,
         message.include_cluster_authorized_operations,
     )
@@ -146,6 +150,7 @@ def _body_for_all(
     body = bodies.get(key)
     if body is None:
         topics = [_part(topic, message, reach) for topic in image.topics.values()]
+        topics += [_by_name(image, name, message, reach, untold) for name in untold]
         body = _response(image, brokers, topics, message).encode(version)
         if len(bodies) >= MAX_CACHED_BODIES:
             bodies.clear()

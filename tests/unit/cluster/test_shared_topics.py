@@ -144,6 +144,20 @@ def test_metadata_comes_from_the_controller_and_configs_from_the_tree(member: Me
     assert list(member.topics.image.topics) == ["b"]
 
 
+def test_topics_of_the_tree_are_untold_until_the_controller_has_told_of_partitions(member: Member) -> None:
+    assert member.topics.untold == set()
+    for name in ("a", "b"):
+        member.store.create(paths.topic_path(name), paths.encode_topic(paths.TopicAssignment(ID, {0: (1,)}, {}, {})))
+    topics = member.topics = member.made()
+    member.tell()
+    assert topics.untold == {"a", "b"}, "this request was of brokers alone"
+    member.store.delete(paths.topic_path("b"))
+    topics.step()
+    assert topics.untold == {"a"}
+    member.tell(("c", 0, 1))
+    assert topics.untold == set()
+
+
 def test_configs_that_cannot_be_read_are_read_later_and_delete_nothing_until_then(member: Member) -> None:
     member.store.create(paths.topic_config_path("a"), paths.encode_config({"retention.ms": "5"}))
     member.store.create(paths.topic_path("a"))

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbroker.cluster.new_topics import NewTopic
+from kbroker.cluster.topics import Topics
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -66,6 +67,17 @@ def test_a_page_ends_at_the_limit_and_says_where_to_go_on(
     response = ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asking(names, limit, cursor))
     assert shown(response) == (parts, next_cursor)
     assert all(topic.topic_authorized_operations == 3576 for topic in response.topics)
+
+
+def test_a_topic_that_the_controller_has_not_told_of_yet_is_not_missing(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Topics, "untold", frozenset({"b"}))
+    asked = M.DescribeTopicPartitionsRequest(
+        topics=[M.DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("b", "c")]
+    )
+    codes = [each.error_code for each in ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asked).topics]
+    assert codes == [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def test_the_broker_has_a_limit_of_its_own(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.cluster.new_topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from kbroker.cluster.topics import Topics
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -175,6 +176,23 @@ def test_a_partition_on_a_failed_disk_has_no_leader(cluster: Cluster, ask: Ask) 
     healthy, failed = ask(ApiKey.METADATA, 12, asking("a")).topics[0].partitions
     assert (healthy.error_code, healthy.leader_id) == (0, 1)
     assert (failed.error_code, failed.leader_id, failed.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, [1])
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_a_topic_that_the_controller_has_not_told_of_yet_is_not_missing(
+    cluster: Cluster, ask: Ask, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is told that its topic does not exist gives up."""
+    cluster.topics.create([NewTopic("a")])
+    monkeypatch.setattr(Topics, "untold", frozenset({"b"}))
+    asked = asking("a", "b", "c", allow_auto_topic_creation=False) if version > 3 else asking("a", "b")
+    expected = [("a", 0), ("b", ErrorCode.LEADER_NOT_AVAILABLE)]
+    assert codes(ask(ApiKey.METADATA, version, M.MetadataRequest(topics=None))) == expected
+    assert codes(ask(ApiKey.METADATA, version, asked))[:2] == expected
+    assert "b" not in cluster.topics.image.topics
+    assert not metadata.blocks(services_on(cluster), Call(version, Caller()), asking("b"))  # type: ignore[arg-type]
+    if version > 3:
+        assert codes(ask(ApiKey.METADATA, version, asked))[2] == ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def test_only_a_creation_blocks(cluster: Cluster) -> None:
