@@ -198,7 +198,9 @@ class Round:
             cluster.bootstrap_servers, folder, seed,
             epoch_writers=False, replication_factor=self.replication_factor,
         )  # fmt: skip
-        self.records = ReplicatedLoad(cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all")
+        self.records = ReplicatedLoad(
+            cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all", beside_kafka="kafka" in result.brokers
+        )
         self.min_in_sync = 1 if plant is not None else min(2, self.replication_factor)
 
     def run_faults(self, seconds: float, faults: Sequence[str]) -> None:
@@ -213,6 +215,7 @@ class Round:
 
     def run(self, happen: Callable[[], None]) -> None:
         """Run the load while `happen` does things to the cluster, and look at everything when both are over."""
+        self.cluster.await_settled()  # a session may have ended while all began at once, on few cores
         self.transactions.create_topics()
         self.records.create_topic(self.replication_factor, self.min_in_sync)
         self.cluster.await_settled()

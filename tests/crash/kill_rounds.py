@@ -67,6 +67,8 @@ class Writer:
     name: str
     topic: str
     settings: dict[str, object]
+    bears_unknown: bool = False
+    """Whether the topic may be called unknown for a moment: its records are refused then."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
     failed: int = 0
 
@@ -84,12 +86,17 @@ class Writer:
         number = 0
         while not stop.is_set():
             for _ in range(50):
-                producer.produce(
-                    self.topic,
-                    key=b"%d" % (number % KEYS) if is_keyed else None,
-                    value=value_of(self.name, number),
-                    on_delivery=self.delivered,
-                )
+                try:
+                    producer.produce(
+                        self.topic,
+                        key=b"%d" % (number % KEYS) if is_keyed else None,
+                        value=value_of(self.name, number),
+                        on_delivery=self.delivered,
+                    )
+                except KafkaException as error:
+                    if not self._is_borne(error.args[0]):
+                        raise
+                    producer.poll(0.1)
                 number += 1
             producer.poll(0.01)
             while len(producer) > MOST_IN_FLIGHT and not stop.is_set():
@@ -98,11 +105,14 @@ class Writer:
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failed += 1
+            self.failed += not self._is_borne(error)
             return
         of_partition = self.acknowledged.setdefault(message.partition(), Acknowledged())
         of_partition.offsets.append(message.offset())
         of_partition.numbers.append(int(message.value().split(b":")[1]))
+
+    def _is_borne(self, error: KafkaError) -> bool:
+        return self.bears_unknown and error.code() == KafkaError._UNKNOWN_TOPIC
 
     def newest_acknowledged(self, partition: int) -> dict[int, tuple[int, int]]:
         """Return the newest acknowledged record of each key: number and offset."""

@@ -59,8 +59,9 @@ class OwnWriter(Writer):
 @dataclass
 class PatientFollower(Follower):
     """A Follower that hears of its commits later: librdkafka's synchronous commit may never return when its coordinator
-    has gone, on Apache Kafka too. It makes one at a time, for librdkafka sends those that wait for a coordinator in any
-    order."""
+    has gone, on Apache Kafka too, and its close neither: what they send waits for ever in the queue of a coordinator
+    without an address, which librdkafka does not look for again. It makes one commit at a time, for librdkafka sends
+    those that wait for a coordinator in any order."""
 
     is_committing: bool = False
 
@@ -77,7 +78,7 @@ class PatientFollower(Follower):
                     reader.commit(asynchronous=True)
                     self.is_committing = True
                 stop.wait(0.05)
-        reader.close()
+        threading.Thread(target=reader.close, daemon=True, name="close").start()
 
     def told(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         self.is_committing = False
@@ -132,13 +133,16 @@ def name_of(value: bytes) -> bytes:
 
 
 class ReplicatedLoad:
-    """The load of one round. `acks` of the plain producer is all, except to show that less is found."""
+    """The load of one round. `acks` of the plain producer is all, except to show that less is found.
 
-    def __init__(self, address: str, acks: str = "all"):
+    `beside_kafka`: one of the brokers is an Apache Kafka. One that has just started tells that no topic exists.
+    """
+
+    def __init__(self, address: str, acks: str = "all", *, beside_kafka: bool = False):
         self.address = address
         self.writers = [
-            Writer("plain", TOPIC, {"acks": acks, "linger.ms": 1, "retries": 100_000}),
-            Writer("idempotent", TOPIC, IDEMPOTENT | {"linger.ms": 2}),
+            Writer("plain", TOPIC, {"acks": acks, "linger.ms": 1, "retries": 100_000}, beside_kafka),
+            Writer("idempotent", TOPIC, IDEMPOTENT | {"linger.ms": 2}, beside_kafka),
             OwnWriter("own", TOPIC, {"enable_idempotence": True, "linger_ms": 2}),
         ]
         self.follower, self.watcher = PatientFollower(), Watcher()
