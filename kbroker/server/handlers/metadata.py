@@ -89,7 +89,8 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
         found = [_by_id(image, topic_id, message, reach) for topic_id in dict.fromkeys(ids)]
         return _response(image, brokers, found, message)
     names = list(dict.fromkeys(asked.name for asked in message.topics if asked.name is not None))
-    coming = {name for name in services.cluster.untold if name in names}
+    untold = services.cluster.untold
+    coming = {name for name in names if name in untold}
     if _may_create(services, message, version):
         missing = [name for name in names if name not in image.topics and name not in coming]
         if missing:
