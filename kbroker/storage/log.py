@@ -256,7 +256,11 @@ class Log(LogReplica):
         if loaded.flushed_offset < flushed_before:
             # Before anything is appended: the checkpoint on the disk would call new records flushed that take the place
             # of truncated or lost ones.
-            self.context.store_recovery_points(self.directory)
+            try:
+                self.context.store_recovery_points(self.directory)
+            except BaseException:
+                self._closed.recovery_point = flushed_before  # so that the next try stores them again
+                raise
         # Before the log is open: from then on others append at once.
         if self.state.role == "alone":
             self._begin_epoch(loaded.log_end_offset)

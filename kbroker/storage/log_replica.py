@@ -224,6 +224,8 @@ class LogReplica(LogSegments):
         self.uncut = min(self.uncut, offset)
         self._closed.cut(offset)
         cut()
+        # Should it not open now, a fetch that asks for what follows must not ask beyond what is left.
+        self.state.set_closed_offsets(self._closed.start_offset, offset, min(self.state.high_watermark, offset))
         self._open_locked()
         # The recovery point on the disk may be beyond this log's, which knows what its indexes have not synced.
         self.context.store_recovery_points(self.directory)

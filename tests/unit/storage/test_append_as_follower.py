@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.errors import ErrorCode
+from kbroker._core.log.directory import LogDirectory
+from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.protocol.records import encode_batch
 from kbroker.storage import file_names
 from kbroker.storage.log import Log
@@ -214,6 +215,27 @@ def test_a_batch_that_leaps_is_appended_only_if_the_next_one_follows_on(follower
     assert follow(follower, stamped([b"c"], 2, 5)) == 0
     assert follower.log_end_offset == 3
     assert follower.epochs == [(0, 0), (5, 2)]
+
+
+def test_a_cut_that_is_not_finished_is_not_followed_on_beyond_it(follower: Log) -> None:
+    """The log's end is where its follower fetches from. What is below the high watermark would be taken for a gap."""
+    stored: list[int] = []
+
+    def refuse(directory: LogDirectory) -> None:
+        raise OSError(errno.EAGAIN, "not now")
+
+    assert follow(follower, b"".join(stamped([b"x"], offset) for offset in range(6))) == 0
+    follower.flush()
+    follower.context.store_recovery_points = refuse
+    with pytest.raises(StorageFailed):
+        follower.truncate_to(4)
+    assert follower.state.log_end_offset == 4
+    assert follow(follower, stamped([b"y"], 6) + stamped([b"y"], 7), high_watermark=6) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert follower.state.log_end_offset == 4
+    follower.context.store_recovery_points = lambda directory: stored.append(follower.recovery_point)
+    assert follow(follower, stamped([b"y"], 4) + stamped([b"y"], 5)) == 0
+    assert stored == [4], "before anything is appended in the place of what was cut"
+    assert follower.log_end_offset == 6
 
 
 def test_a_gap_beyond_the_high_watermark_is_none_of_compaction(home: LogHome) -> None:
