@@ -78,7 +78,7 @@ class PatientFollower(Follower):
                     reader.commit(asynchronous=True)
                     self.is_committing = True
                 stop.wait(0.05)
-        threading.Thread(target=reader.close, daemon=True, name="close").start()
+        close_apart(reader)
 
     def told(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         self.is_committing = False
@@ -108,7 +108,7 @@ class Watcher:
                     self.note(message.partition() or 0, message.offset() or 0, name_of(message.value() or b""))
                 elif error.fatal() or error.name() == "_AUTO_OFFSET_RESET":
                     self.wrong.append(f"watcher: {error}")  # it had read beyond what the new leader has
-        reader.close()
+        close_apart(reader)
 
     def note(self, partition: int, offset: int, name: bytes) -> None:
         before = self.seen.setdefault((partition, offset), name)
@@ -125,6 +125,11 @@ class Watcher:
             for (of, offset), name in self.seen.items():
                 if of == partition and stored.get(offset) != name:
                     yield f"watcher: {TOPIC}-{partition} at {offset} was {name!r}, and is now {stored.get(offset)!r}"
+
+
+def close_apart(reader: Consumer) -> None:
+    """Close a consumer and do not wait for it: librdkafka may wait for ever."""
+    threading.Thread(target=reader.close, daemon=True, name="close").start()
 
 
 def name_of(value: bytes) -> bytes:
