@@ -136,6 +136,14 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/replication/test_roles.py::test_a_leader_that_the_metadata_does_not_know_is_fetched_from_once_it_does",
     ),
     OtherDeviation(
+        "Metadata, DescribeTopicPartitions: a topic that a member has not been told of yet",
+        "Is LEADER_NOT_AVAILABLE, if it was in the tree when the broker started. From a Kafka that has just started it "
+        "is UNKNOWN_TOPIC_OR_PARTITION.",
+        "There is such a topic, and some clients give up when they are told that there is none.",
+        "tests/unit/server/handlers/test_metadata.py::"
+        "test_a_topic_that_the_controller_has_not_told_of_yet_is_not_missing",
+    ),
+    OtherDeviation(
         "LeaderAndIsr: a disk that refuses a role",
         "Only the failure of the log's directory keeps a replica offline. A role that a full disk refused may be told "
         "again in the same epoch, and the broker asks the controller for its roles once there is room. Kafka refuses "
