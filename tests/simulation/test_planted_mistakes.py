@@ -291,7 +291,7 @@ PLANTS = [
     ),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
-    Plant(obey_older_controllers, ("lie", "pause", "tree", "cut", "kill"), LATE, first=40),
+    Plant(obey_older_controllers, ("lie", "pause", "tree", "cut", "kill"), LATE, first=530),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
     Plant(miss_watches, ("tree", "cut"), ""),
     Plant(lead_without_lost_records, ("damage",), ""),
