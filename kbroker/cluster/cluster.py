@@ -31,7 +31,10 @@ class Cluster(Protocol):
 
     @property
     def untold(self) -> Collection[str]:
-        """Topics that there were when the broker started, and of which the controller has told nothing yet."""
+        """Topics that there were when the broker started, and of which the controller has told nothing yet.
+
+        Take it before `image`: a topic that is told of comes into the image first.
+        """
         ...
 
     @property

@@ -251,8 +251,6 @@ class SharedTopics:
             unread = set(self._unread)
             self._configured.clear()
             update = image_after(self._image, request, self._configs_of_locked)
-            if request.topic_states:
-                self.untold = frozenset()  # a broker is told of all partitions at once
             image, changed = update.image, list(update.changed)
             if update.passed_over:
                 shown = listed([repr(name) for name in update.passed_over], MOST_NAMES)
@@ -262,6 +260,8 @@ class SharedTopics:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
                 image = image.with_topics(changed)
             self._show_locked(image)
+            if request.topic_states:
+                self.untold = frozenset()  # a broker is told of all partitions at once
             self._unread -= {topic.name for topic in update.removed if topic.name not in image.topics}
             read_late = [image.topics[name] for name in unread - self._unread if name in image.topics]
         if self._host is not None:
@@ -406,9 +406,9 @@ class SharedTopics:
         """
         known = self._image.topics
         there = frozenset(self._store.children(paths.TOPICS))
-        self.untold &= there
         with self._telling:
             with self._lock:
+                self.untold &= there
                 now = self._image.topics
                 gone = [
                     now[name]

@@ -31,6 +31,7 @@ from kbroker.server.handler_pool import HandlerPool
 from kbroker.server.handlers.shared.services import Services
 from kbroker.server.local_partitions import LocalPartitions
 from kbroker.server.log_options import storage_options
+from kbroker.server.on_demand import late
 from kbroker.server.processors import ProcessorLimits, Processors
 from kbroker.server.replication_throttle import LEADER_RATE, replication_throttle
 from kbroker.server.request_channel import RequestChannel
@@ -38,7 +39,6 @@ from kbroker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from kbroker.cluster.cluster import Cluster
-    from kbroker.server.handlers.shared.current_leader import CurrentLeader
     from kbroker.server.home import Home
 
 LOG = logging.getLogger(__name__)
@@ -52,14 +52,6 @@ PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 
 def _keep_for_others() -> None:
     """Keep the offsets in ZooKeeper, as Kafka does: consumers of 0.8 and other brokers commit there unseen."""
-
-
-def _current_leader(
-    services: Services, connection: Connection, topic: str | None, topic_id: bytes | None, partition_id: int
-) -> CurrentLeader | None:
-    from kbroker.server.handlers.shared.current_leader import current_leader  # nobody asks for it during a start
-
-    return current_leader(services, connection, topic, topic_id, partition_id)
 
 
 class Broker:
@@ -213,8 +205,12 @@ class Broker:
             FetchSessions(
                 config["max.incremental.fetch.session.cache.slots"],
                 fetch_max_bytes=config["fetch.max.bytes"],
-                leader_of=partial(_current_leader, self._services),
-                read_replica_of=self._read_replica_of(self._services),
+                leader_of=partial(late("handlers.shared.current_leader", "current_leader"), self._services),
+                read_replica_of=(
+                    partial(late("handlers.shared.read_replicas", "read_replica_of"), self._services)
+                    if config["replica.selector.class"] in RACK_AWARE
+                    else None
+                ),
                 rack=config["broker.rack"],
                 throttle=None if self._cluster.is_alone else self._leader_throttle,
             ),
@@ -245,14 +241,6 @@ class Broker:
         self._advertised = (
             advertised if self._cluster.is_alone else AdvertisedEndpoints(self.endpoints, self._registered)
         )
-
-    def _read_replica_of(self, services: Services) -> Callable[[Connection, str, int, str, int], int] | None:
-        """Return what tells consumers which replica to fetch from, if replica.selector.class asks for it."""
-        if self.config["replica.selector.class"] not in RACK_AWARE:
-            return None
-        from kbroker.server.handlers.shared.read_replicas import read_replica_of
-
-        return partial(read_replica_of, services)
 
     def _start(self) -> None:
         timeout_s = self.config["kbroker.stop.timeout.ms"] / 1000
@@ -322,6 +310,7 @@ class Broker:
         """
         import kbroker.server.batch_compression
         import kbroker.server.handlers.shared.current_leader
+        import kbroker.server.handlers.shared.read_replicas
         import kbroker.server.old_messages
         import kbroker.storage.compaction  # noqa: F401
         from kbroker.server.thread_names import name_threads

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Generic, Protocol, TypeVar
+
+
+def late(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module of this package that is imported at the first call: a start has no use for it.
+
+    `Broker.finish_start` imports these modules.
+    """
+    function: Callable[..., Any] | None = None
+
+    def call(*given: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = getattr(import_module(f"kbroker.server.{module}"), name)
+        return function(*given)
+
+    return call
 
 
 class Part(Protocol):

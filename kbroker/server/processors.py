@@ -7,8 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker._core.log.partition_table import PartitionTable
 from kbroker._core.server.cold_reader import ColdReader
@@ -19,24 +18,12 @@ from kbroker._core.server.processor import Processor
 from kbroker._core.server.request import Request
 from kbroker.net.transports import Transport
 from kbroker.protocol.api import SERVED
+from kbroker.server.on_demand import late
 
 logger = logging.getLogger(__name__)
 
 OnRequest = Callable[[Request, Processor], bool]
 LOGGED_PER_SECOND = 10
-
-
-def _late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module here that is imported at the first call: a start needs no codec."""
-    function: Callable[..., Any] | None = None
-
-    def call(*given: Any) -> Any:
-        nonlocal function
-        if function is None:
-            function = getattr(import_module(f"kbroker.server.{module}"), name)
-        return function(*given)
-
-    return call
 
 
 class ProcessorLimits(NamedTuple):
@@ -74,10 +61,10 @@ class Processors:
                 apis,
                 on_request,
                 self._log.on_close,
-                inflate=_late("batch_compression", "inflate"),
-                recompress=_late("batch_compression", "recompress"),
-                convert=_late("old_messages", "convert"),
-                down_convert=_late("old_messages", "down_convert"),
+                inflate=late("batch_compression", "inflate"),
+                recompress=late("batch_compression", "recompress"),
+                convert=late("old_messages", "convert"),
+                down_convert=late("old_messages", "down_convert"),
                 listeners=listeners,
                 transports=transports,
                 **limits._asdict(),

@@ -26,6 +26,7 @@ TopicPart = M.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 def handle(
     services: Services, request: Request, message: M.DescribeTopicPartitionsRequest
 ) -> M.DescribeTopicPartitionsResponse:
+    untold = services.cluster.untold
     image = services.cluster.image
     names = in_order(topic.name for topic in message.topics) if message.topics else sorted(image.topics)
     first_partition_id = 0
@@ -43,7 +44,7 @@ def handle(
     for name in names:
         topic = image.topic(name)
         if topic is None:
-            response.topics.append(_unknown(name, is_untold=name in services.cluster.untold))
+            response.topics.append(_unknown(name, is_untold=name in untold))
             continue
         if left == 0:
             response.next_cursor = R.Cursor(topic_name=name, partition_index=0)

@@ -69,17 +69,18 @@ def blocks(services: Services, request: Request, message: M.MetadataRequest) -> 
     if message.topics is None or not _may_create(services, message, request.api_version):
         return False
     cluster = services.cluster
-    topics, untold = cluster.image.topics, cluster.untold
+    untold, topics = cluster.untold, cluster.image.topics
     return any(asked.name and asked.name not in topics and asked.name not in untold for asked in message.topics)
 
 
 def handle(services: Services, request: Request, message: M.MetadataRequest) -> M.MetadataResponse | None:
     version = request.api_version
+    untold = services.cluster.untold
     image = services.cluster.image
     brokers = reachable_brokers(services, image, request.connection)
     if message.topics is None or (version == 0 and not message.topics):
         reach = _reach(services, image, brokers, version)
-        request.respond(_body_for_all(image, brokers, message, version, reach, services.cluster.untold))
+        request.respond(_body_for_all(image, brokers, message, version, reach, untold))
         return None
     if version >= FIRST_VERSION_WITH_IDS:
         _check_ids(message.topics, version)
@@ -89,7 +90,6 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
         found = [_by_id(image, topic_id, message, reach) for topic_id in dict.fromkeys(ids)]
         return _response(image, brokers, found, message)
     names = list(dict.fromkeys(asked.name for asked in message.topics if asked.name is not None))
-    untold = services.cluster.untold
     coming = {name for name in names if name in untold}
     if _may_create(services, message, version):
         missing = [name for name in names if name not in image.topics and name not in coming]
@@ -151,7 +151,7 @@ def _body_for_all(
     body = bodies.get(key)
     if body is None:
         topics = [_part(topic, message, reach) for topic in image.topics.values()]
-        topics += [_by_name(image, name, message, reach, untold) for name in untold]
+        topics += [_by_name(image, name, message, reach, untold) for name in untold if name not in image.topics]
         body = _response(image, brokers, topics, message).encode(version)
         if len(bodies) >= MAX_CACHED_BODIES:
             bodies.clear()

@@ -73,10 +73,7 @@ def test_a_topic_that_the_controller_has_not_told_of_yet_is_not_missing(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Topics, "untold", frozenset({"b"}))
-    asked = M.DescribeTopicPartitionsRequest(
-        topics=[M.DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("b", "c")]
-    )
-    codes = [each.error_code for each in ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asked).topics]
+    codes = [each.error_code for each in ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asking(["b", "c"])).topics]
     assert codes == [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
