@@ -12,8 +12,9 @@ Made by `make docs` from `kbroker/metrics/definitions.py`; do not edit.
 
 Served in Prometheus' text formats at `/metrics` of `kbroker.http.address`, with what the system knows of the process
 (`process_*`: memory, CPU seconds, descriptors). Beside it are `/health` (200 while no log directory has failed, else
-503 and what is wrong) and `/ready` (200 while requests are served, and in a cluster while the broker is registered, the
-controller knows it, and all replicas of the partitions here are in sync). No part of it runs until somebody asks.
+503 and what is wrong) and `/ready` (200 while requests are served and no log directory has failed or is full; in a
+cluster, while also `kbroker_registered` is 1, the broker leads or follows each partition that has a replica here, and
+all replicas of these are in sync). No part of it runs until somebody asks.
 
 | metric | kind | labels | what it is |
 |---|---|---|---|

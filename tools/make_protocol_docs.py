@@ -17,15 +17,22 @@ The messages are those of Apache Kafka 3.9; consumer groups of the newer protoco
 "Flexible from" is the first version with compact sizes and tagged fields (KIP-482). Where a range differs from that of
 Kafka 3.9, or an API is served only in part, the last column says so; `docs/DEVIATIONS.md` has the reasons.
 
+A member of a cluster in which there is an Apache Kafka says in ApiVersions that it serves Produce up to 11, EndTxn and
+TxnOffsetCommit up to 4, and answers UNSUPPORTED_VERSION to ConsumerGroupHeartbeat.
+
 """
 
 FROM_CONTROLLER = "from the controller to the members of its cluster"
 AT_CONTROLLER = "at the controller of a cluster; other members answer NOT_CONTROLLER"
+BY_CONTROLLER = "in a cluster by the controller; other members answer NOT_CONTROLLER"
 NOTES = {
     ApiKey.LEADER_AND_ISR: FROM_CONTROLLER,
     ApiKey.STOP_REPLICA: FROM_CONTROLLER,
     ApiKey.UPDATE_METADATA: FROM_CONTROLLER,
-    ApiKey.CONTROLLED_SHUTDOWN: AT_CONTROLLER,
+    ApiKey.CONTROLLED_SHUTDOWN: "at the controller of a cluster; other members answer STALE_CONTROLLER_EPOCH",
+    ApiKey.CREATE_TOPICS: BY_CONTROLLER,
+    ApiKey.DELETE_TOPICS: BY_CONTROLLER,
+    ApiKey.CREATE_PARTITIONS: BY_CONTROLLER,
     ApiKey.ALTER_PARTITION: AT_CONTROLLER,
     ApiKey.ALLOCATE_PRODUCER_IDS: AT_CONTROLLER,
     ApiKey.ELECT_LEADERS: f"{AT_CONTROLLER}; ELECTION_NOT_NEEDED at a broker that is alone",

@@ -10,9 +10,9 @@ import argparse
 import http.client
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from kbroker.cli.client_options import connect
@@ -20,24 +20,26 @@ from kbroker.cli.full_disks import full_directories
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
+from kbroker.cli.topic_facts import log_dirs, without_missing
+from kbroker.cli.watch import looks
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.results import (
     Broker,
     ClusterDescription,
+    GroupListing,
     LogDirDescription,
     PartitionDescription,
     Reassignment,
     TopicDescription,
     TopicPartitionReplica,
 )
-from kbroker.client.errors import ClientError, PartialFailure
+from kbroker.client.errors import ClientError, ConnectionFailed, PartialFailure, TimedOut
+from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.net.addresses import parse_bootstrap
 
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
-EVERY_S = 2.0
-"""The pause between two looks with --watch."""
 MOST_LAGGING = 10
 """How many replicas that are not in sync are printed by name."""
 EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -46,33 +48,45 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def run(arguments: argparse.Namespace) -> int:
+    is_ready = False
     with connect(arguments) as admin:
-        while True:
-            status = _status(admin)
-            if arguments.json:
-                print(json.dumps(status), flush=True) if arguments.watch else print_json(status)
+        for status in looks(lambda: _status(admin), again=arguments.watch):
+            is_ready = status["ready"]
+            if not arguments.watch:
+                print_json(status) if arguments.json else _print_status(status)
+            elif arguments.json:
+                print(json.dumps(status), flush=True)
             else:
                 _print_status(status)
-            if not arguments.watch:
-                return 0 if status["ready"] else FAILED
-            time.sleep(EVERY_S)
-            print(flush=True)
+                print(flush=True)
+    return 0 if is_ready else FAILED
 
 
 def _status(admin: AdminClient) -> dict[str, Any]:
     cluster = admin.describe_cluster()
-    directories = _log_dirs(admin)
+    directories, errors = log_dirs(admin)
+    # Brokers before Kafka 1.0 cannot tell.
+    untold = {node_id: error for node_id, error in errors.items() if error.code != ErrorCode.UNSUPPORTED_VERSION}
+    silent = {node_id for node_id, error in untold.items() if isinstance(error, TimedOut | ConnectionFailed)}
+    listed, ungrouped = _groups(admin, cluster)
     names = admin.list_topics(internal=True)
-    topics = admin.describe_topics(names).values() if names else ()
+    topics = without_missing(lambda: admin.describe_topics(names)).values() if names else ()
     partitions = [partition for topic in topics for partition in topic.partitions]
     led = Counter(partition.leader for partition in partitions)
     brokers = [
-        _broker(admin, cluster, broker, directories.get(broker.node_id)) | {"leads": led[broker.node_id]}
+        _broker(
+            admin,
+            cluster,
+            broker,
+            directories.get(broker.node_id),
+            [each[broker.node_id] for each in (untold, ungrouped) if broker.node_id in each],
+        )
+        | {"leads": led[broker.node_id]}
         for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
     ]
-    groups = Counter(group.state or "of no known state" for group in admin.list_groups())
+    groups = Counter(group.state or "of no known state" for group in listed)
     offline = sum(partition.leader < 0 for partition in partitions)
-    moving = _moving(admin) if cluster.controller_id >= 0 else {}
+    moving = _moving(admin) if cluster.controller_id >= 0 and cluster.controller_id not in silent else {}
     under_replicated = sum(
         _is_under_replicated(topic.name, each, moving) for topic in topics for each in topic.partitions
     )
@@ -87,7 +101,7 @@ def _status(admin: AdminClient) -> dict[str, Any]:
         "under_replicated_partitions": under_replicated,
         "offline_partitions": offline,
         "moving_partitions": len(moving),
-        "lagging": _lagging(admin, topics, {broker.node_id for broker in cluster.brokers}),
+        "lagging": _lagging(admin, topics, {broker.node_id for broker in cluster.brokers}, silent),
         "groups": dict(sorted(groups.items())),
     }
 
@@ -109,8 +123,13 @@ def _is_under_replicated(
     return bool(set(partition.replicas) - set(partition.in_sync) - adding)
 
 
-def _lagging(admin: AdminClient, topics: Iterable[TopicDescription], alive: set[int]) -> list[dict[str, Any]]:
-    """Return the replicas that are not in sync, and by how many offsets they lag; None where nobody tells."""
+def _lagging(
+    admin: AdminClient, topics: Iterable[TopicDescription], alive: set[int], silent: set[int]
+) -> list[dict[str, Any]]:
+    """Return the replicas that are not in sync, and by how many offsets they lag; None where nobody tells.
+
+    Brokers that are `silent` are not asked.
+    """
     behind = [
         (TopicPartitionReplica(topic.name, each.partition, node_id), each.leader)
         for topic in topics
@@ -118,9 +137,10 @@ def _lagging(admin: AdminClient, topics: Iterable[TopicDescription], alive: set[
         for node_id in each.replicas
         if node_id not in each.in_sync
     ]
-    ends = _log_ends(admin, [replica for replica, _ in behind if replica.node_id in alive])
+    asked = alive - silent
+    ends = _log_ends(admin, [replica for replica, _ in behind if replica.node_id in asked])
     leaders = {replica: replica._replace(node_id=leader) for replica, leader in behind}
-    their_ends = _log_ends(admin, [leaders[replica] for replica in ends if leaders[replica].node_id in alive])
+    their_ends = _log_ends(admin, [leaders[replica] for replica in ends if leaders[replica].node_id in asked])
     return [
         {
             "topic": replica.topic,
@@ -143,25 +163,31 @@ def _log_ends(admin: AdminClient, replicas: Iterable[TopicPartitionReplica]) -> 
         return {}
 
 
-def _log_dirs(admin: AdminClient) -> dict[int, tuple[LogDirDescription, ...]]:
-    """Return the log directories by broker, without brokers that do not tell."""
+def _groups(admin: AdminClient, cluster: ClusterDescription) -> tuple[list[GroupListing], dict[int, ClientError]]:
+    """Return the groups, and the errors of brokers that do not tell theirs."""
     try:
-        return admin.describe_log_dirs()
-    except PartialFailure as error:
-        return error.results
-    except ClientError:
-        return {}  # brokers before Kafka 1.0, or ones that are gone
+        return admin.list_groups(), {}
+    except PartialFailure as failure:
+        return [*chain.from_iterable(failure.results.values())], failure.errors
+    except ClientError as error:
+        return [], {broker.node_id: error for broker in cluster.brokers}
 
 
 def _broker(
-    admin: AdminClient, cluster: ClusterDescription, broker: Broker, directories: tuple[LogDirDescription, ...] | None
+    admin: AdminClient,
+    cluster: ClusterDescription,
+    broker: Broker,
+    directories: tuple[LogDirDescription, ...] | None,
+    errors: Iterable[ClientError],
 ) -> dict[str, Any]:
-    problems: list[str] = []
+    """Return what is known of a broker. `errors`: those of calls to it that have failed already."""
+    problems = list(dict.fromkeys(map(str, errors)))
     settings: dict[str, str | None] = {}
-    try:
-        settings = {name: each.value for name, each in admin.describe_broker_config(broker.node_id).items()}
-    except ClientError as error:
-        problems.append(str(error))
+    if not problems:
+        try:
+            settings = {name: each.value for name, each in admin.describe_broker_config(broker.node_id).items()}
+        except ClientError as error:
+            problems.append(str(error))
     problems += [str(each.error) for each in directories or () if each.error is not None]
     version, said = _by_http(cluster, broker, settings.get(HTTP_ADDRESS) or "")
     problems += said or [f"log directory {path} is full" for path in full_directories(directories or ())]

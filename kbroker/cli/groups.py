@@ -137,6 +137,12 @@ def _state(text: str) -> str:
 
 
 def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    failure: PartialFailure | None = None
+    try:
+        listed = admin.list_groups(states=arguments.state, types=arguments.type)
+    except PartialFailure as error:
+        failure = error
+        listed = sorted(chain.from_iterable(error.results.values()), key=lambda group: group.group_id)
     groups = [
         {
             "group": group.group_id,
@@ -144,12 +150,14 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
             "type": group.group_type,
             "protocol_type": group.protocol_type,
         }
-        for group in admin.list_groups(states=arguments.state, types=arguments.type)
+        for group in listed
     ]
     if arguments.json:
         print_json(groups)
     else:
         print_table(["group", "state", "type", "protocol type"], ([*group.values()] for group in groups))
+    if failure is not None:
+        raise failure
 
 
 def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:

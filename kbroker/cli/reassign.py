@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,19 @@ from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.progress import in_units
 from kbroker.cli.replication_throttle import lift_throttle, set_throttle
-from kbroker.cli.topic_facts import Chosen, chosen_partitions, described, replica_sizes, topic_partitions
+from kbroker.cli.topic_facts import (
+    Chosen,
+    ReplicaSizes,
+    chosen_partitions,
+    described,
+    replica_sizes,
+    topic_partitions,
+    without_missing,
+)
+from kbroker.cli.watch import looks
 from kbroker.client.admin.admin_client import AdminClient
-from kbroker.client.admin.results import Reassignment
-from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.client.admin.results import Reassignment, TopicDescription
+from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.rules.rebalance import Move, Placed, plan_moves
@@ -35,7 +43,6 @@ EXAMPLES = """examples:
   kbroker reassign cancel
 """
 MEGABYTE = 1_000_000
-EVERY_S = 2.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for action in (planning, executing):
         action.add_argument(
             "--throttle", type=args.positive_seconds, metavar="MB/S",
-            help="copy at most so many megabytes a second from and to each broker; `status` lifts it at the end",
+            help="copy at most so many MB a second from and to each broker; `status` lifts it at the end, `cancel` too",
         )  # fmt: skip
     status = actions.add_parser("status", help="what is moving, and how much of it is left; 1 while something moves")
     status.add_argument("--watch", action="store_true", help="until nothing moves any more")
@@ -61,6 +68,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cancelling.add_argument(
         "topic", nargs="*", type=topic_partitions, metavar="TOPIC[:PARTITIONS]", help="default: all"
     )
+    for action in (status, cancelling):
+        action.add_argument(
+            "--preserve-throttles", action="store_true", help="leave the throttle on, also when nothing moves any more"
+        )
     args.add_execution(planning)
     for action in (planning, executing, status, cancelling):
         add_cluster(action)
@@ -126,20 +137,56 @@ def _check_all_there(placed: Iterable[Placed], there: Collection[int], without: 
 
 
 def _placed(admin: AdminClient, chosen: Sequence[Chosen]) -> list[Placed]:
-    """The chosen partitions with their replicas and sizes. The size is that of the largest replica."""
-    names = list(dict.fromkeys(name for name, _ in chosen)) or admin.list_topics(internal=True)
-    topics = described(admin, names)
+    """The chosen partitions with their replicas and sizes. The size is that of the largest replica.
+
+    A partition that moves has the replicas of the end of its move.
+    """
+    moving = _moves_under_way(admin)  # before the replicas: a move that ends between the two is found at its end
+    names = list(dict.fromkeys(name for name, _ in chosen))
+    topics: Mapping[str, TopicDescription]
+    if names:
+        topics = described(admin, names)
+    else:
+        topics = without_missing(lambda: admin.describe_topics(admin.list_topics(internal=True)))
     wanted = set(chosen_partitions(admin, chosen)) if chosen else None
+    told = replica_sizes(admin)
+    _note_untold(told)
     sizes: dict[TopicPartition, int] = {}
-    for (_, at), size in replica_sizes(admin).items():
+    for (_, at), size in told.sizes.items():
         sizes[at] = max(size, sizes.get(at, 0))
     return [
-        Placed(at, each.replicas, sizes.get(at, 0))
+        Placed(at, _at_the_end(each.replicas, moving.get(at)), sizes.get(at, 0))
         for topic in topics.values()
         for each in topic.partitions
         for at in [TopicPartition(topic.name, each.partition)]
         if wanted is None or at in wanted
     ]
+
+
+def _moves_under_way(admin: AdminClient) -> Mapping[TopicPartition, Reassignment]:
+    """Return the partitions whose replicas move. A controller before Kafka 2.4 cannot tell them: there are none."""
+    try:
+        return admin.list_partition_reassignments()
+    except BrokerError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {}
+
+
+def _at_the_end(replicas: tuple[int, ...], move: Reassignment | None) -> tuple[int, ...]:
+    """Return the replicas of a partition when its move is done."""
+    return replicas if move is None else tuple(each for each in move.replicas if each not in move.removing)
+
+
+def _note_untold(told: ReplicaSizes) -> None:
+    """Say which brokers do not tell the sizes of their replicas, if there are any."""
+    if told.errors:
+        why = "; ".join(dict.fromkeys(error.message for error in told.errors.values()))
+        print(
+            f"kbroker: replicas whose sizes are not told count as the others of their partition: {why}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _print_plan(moves: Sequence[Move]) -> None:
@@ -185,15 +232,32 @@ def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], megabytes: float | None) -> None:
     if not plan:
         return
-    if megabytes is not None:
-        set_throttle(admin, plan, int(megabytes * MEGABYTE))
     try:
+        if megabytes is not None:
+            set_throttle(admin, plan, int(megabytes * MEGABYTE))
         admin.alter_partition_reassignments(plan)
-    except BrokerError:
-        if megabytes is not None and not admin.list_partition_reassignments():
-            lift_throttle(admin)
+    except ClientError as error:
+        if megabytes is not None:
+            _take_throttle_back(admin, error)
         raise
     print_note(f"{counted(len(plan), 'partition')} began to move; kbroker reassign status tells how far they are")
+
+
+def _take_throttle_back(admin: AdminClient, error: ClientError) -> None:
+    """Lift the throttle of moves that did not begin because of `error`, unless something moves.
+
+    Raises KbrokerError, which tells of `error` too, if settings of the throttle are or may be left.
+    """
+    try:
+        if not admin.list_partition_reassignments():
+            lift_throttle(admin)
+            return
+        left = "the throttle stays for what moves, perhaps not at every broker; kbroker reassign status lifts it later"
+    except ClientError as second:
+        left = f"the throttle may be on ({second.message}); kbroker reassign status lifts it"
+    except KbrokerError as second:
+        left = f"nothing moves, but {second}"
+    raise KbrokerError(f"{error.message}; {left}") from error
 
 
 def _encoded(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
@@ -234,25 +298,24 @@ def _decoded(name: str, text: str) -> dict[TopicPartition, list[int]]:
 
 
 def _status(admin: AdminClient, arguments: argparse.Namespace) -> int:
-    while True:
-        rows = _moving(admin)
+    for rows in looks(lambda: _moving(admin), again=arguments.watch):
         if arguments.json:
             print(json.dumps(rows) if arguments.watch else json.dumps(rows, indent=2), flush=True)
         else:
             _print_moving(rows)
         if not rows:
-            lift_throttle(admin)
-        if not rows or not arguments.watch:
-            return 1 if rows else 0
-        time.sleep(EVERY_S)
+            if not arguments.preserve_throttles:
+                lift_throttle(admin)
+            return 0
+    return 1
 
 
 def _moving(admin: AdminClient) -> list[dict[str, Any]]:
     moving = admin.list_partition_reassignments()
     if not moving:
         return []
-    sizes = replica_sizes(admin)
-    topics = admin.describe_topics({at.topic for at in moving})
+    sizes = replica_sizes(admin).sizes
+    topics = without_missing(lambda: admin.describe_topics({at.topic for at in moving}))
     leaders = {
         TopicPartition(topic.name, each.partition): each.leader
         for topic in topics.values()
@@ -264,16 +327,16 @@ def _moving(admin: AdminClient) -> list[dict[str, Any]]:
 def _progress(
     at: TopicPartition, moving: Reassignment, sizes: Mapping[tuple[int, TopicPartition], int], leader: int
 ) -> dict[str, Any]:
-    whole = sizes.get((leader, at), 0)
-    copied = [min(whole, sizes.get((each, at), 0)) for each in moving.adding]
+    whole = sizes.get((leader, at))
+    copied = sum(min(whole or 0, sizes.get((each, at), 0)) for each in moving.adding)
     return {
         "topic": at.topic,
         "partition": at.partition_id,
         "replicas": list(moving.replicas),
         "adding": list(moving.adding),
         "removing": list(moving.removing),
-        "bytes": whole * len(moving.adding),
-        "bytes_copied": sum(copied),
+        "bytes": None if whole is None else whole * len(moving.adding),
+        "bytes_copied": None if whole is None else copied,
     }
 
 
@@ -289,8 +352,7 @@ def _print_moving(rows: Sequence[Mapping[str, Any]]) -> None:
                 _words(row["replicas"]),
                 _words(row["adding"]),
                 _words(row["removing"]),
-                in_units(row["bytes_copied"]),
-                in_units(row["bytes"]),
+                *(None if row[name] is None else in_units(row[name]) for name in ("bytes_copied", "bytes")),
             ]
             for row in rows
         ],
@@ -310,6 +372,9 @@ def _cancel(admin: AdminClient, arguments: argparse.Namespace) -> int:
         print_json([{"topic": at.topic, "partition": at.partition_id} for at in cancelled])
     else:
         print(f"{counted(len(cancelled), 'move')} cancelled")
+    # What moves on keeps its throttle, which Kafka's tool would lift as well.
+    if not arguments.preserve_throttles and not admin.list_partition_reassignments().keys() - set(cancelled):
+        lift_throttle(admin)
     return 0
 
 

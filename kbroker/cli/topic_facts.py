@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
 from kbroker.cli import arguments as args
 from kbroker.client.admin.admin_client import EARLIEST, LATEST, AdminClient
-from kbroker.client.admin.results import TopicDescription
-from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.client.admin.results import LogDirDescription, TopicDescription
+from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.rules.nearest import nearest
+
+V = TypeVar("V")
 
 Chosen = tuple[str, list[int] | None]
 """A topic and some of its partitions; None: all."""
@@ -40,6 +43,36 @@ def described_and_error(
     except BrokerError as error:
         found = dict(error.results) if isinstance(error, PartialFailure) else {}
         return found, _with_advice(admin, names, error)
+
+
+def without_missing(ask: Callable[[], Mapping[str, V]]) -> Mapping[str, V]:
+    """Return what `ask` returns about topics, without those that do not exist.
+
+    A topic of a list may be deleted before it is asked for, or be so new that another broker does not know it yet.
+    Raises the other errors of `ask`.
+    """
+    try:
+        return ask()
+    except BrokerError as error:
+        if not _is_of_missing_topics(error):
+            raise
+        found: Mapping[str, V] = error.results if isinstance(error, PartialFailure) else {}
+        return found
+
+
+@contextmanager
+def missing_topics_forgiven() -> Iterator[None]:
+    """A context manager around work on topics: the error about a topic that does not exist is passed over."""
+    try:
+        yield
+    except BrokerError as error:
+        if not _is_of_missing_topics(error):
+            raise
+
+
+def _is_of_missing_topics(error: BrokerError) -> bool:
+    codes = {each.code for each in error.errors.values()} if isinstance(error, PartialFailure) else {error.code}
+    return codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @contextmanager
@@ -97,20 +130,33 @@ def end_offsets(admin: AdminClient, partitions: Collection[TopicPartition]) -> d
     return offsets_at(admin, partitions, LATEST)
 
 
-def replica_sizes(admin: AdminClient) -> dict[tuple[int, TopicPartition], int]:
-    """Return the bytes of each replica, by broker and partition. Brokers before Kafka 1.0 do not tell theirs."""
+def log_dirs(
+    admin: AdminClient,
+) -> tuple[Mapping[int, tuple[LogDirDescription, ...]], Mapping[int, ClientError]]:
+    """Return the log directories by broker, and the errors of brokers that do not tell."""
     try:
-        directories = admin.describe_log_dirs()
-    except PartialFailure as error:
-        directories = error.results
-    except BrokerError as error:
-        if error.code != ErrorCode.UNSUPPORTED_VERSION:
-            raise
-        return {}
-    return {
+        return admin.describe_log_dirs(), {}
+    except PartialFailure as failure:
+        return failure.results, failure.errors
+    except ClientError as error:
+        return {}, {broker.node_id: error for broker in admin.describe_cluster().brokers}
+
+
+class ReplicaSizes(NamedTuple):
+    """The bytes of each replica, by broker and partition, and why brokers do not tell them, by broker."""
+
+    sizes: dict[tuple[int, TopicPartition], int]
+    errors: Mapping[int, ClientError]
+
+
+def replica_sizes(admin: AdminClient) -> ReplicaSizes:
+    """Return the sizes of all replicas, as far as their brokers tell."""
+    directories, errors = log_dirs(admin)
+    sizes = {
         (node_id, partition): replica.size
         for node_id, found in directories.items()
         for directory in found
         for partition, replica in directory.replicas.items()
         if not replica.is_future
     }
+    return ReplicaSizes(sizes, errors)

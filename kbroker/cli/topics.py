@@ -163,6 +163,7 @@ def _describe(admin: AdminClient, arguments: argparse.Namespace) -> None:
     topics, error = described_and_error(admin, names) if names else ({}, None)
     configs = admin.describe_topic_configs(topics) if topics else {}
     facts = _Facts(admin, topics.values())
+    error = error or facts.error
     shown = [_as_dict(topic, configs[name], facts) for name, topic in sorted(topics.items())]
     if arguments.json:
         print_json(shown)
@@ -204,13 +205,21 @@ def _print_topics(shown: Iterable[dict[str, Any]]) -> None:
 
 
 class _Facts:
-    """Start and end offsets of partitions and sizes of replicas, as far as they are known."""
+    """Start and end offsets of partitions and sizes of replicas, as far as they are known.
+
+    `error`: why some leaders do not tell; None if all do.
+    """
 
     def __init__(self, admin: AdminClient, topics: Iterable[TopicDescription]):
         led = led_partitions(topics)
-        self.starts = first_offsets(admin, led)
+        self.error: PartialFailure | None = None
+        try:
+            self.starts = first_offsets(admin, led)
+        except PartialFailure as error:
+            self.error, led = error, list(error.results)
+            self.starts = {partition: each.offset for partition, each in error.results.items()}
         self.ends = end_offsets(admin, led)
-        self.sizes = replica_sizes(admin) if led else {}
+        self.sizes = replica_sizes(admin).sizes if led else {}
 
 
 def _as_dict(topic: TopicDescription, configs: Mapping[str, ConfigEntry], facts: _Facts) -> dict[str, Any]:

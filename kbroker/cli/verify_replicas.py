@@ -5,19 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted
-from kbroker.cli.topic_facts import chosen_partitions, described, topic_partitions
+from kbroker.cli.topic_facts import chosen_partitions, topic_partitions, without_missing
 from kbroker.client.admin.admin_client import AdminClient
-from kbroker.client.errors import ClientError
-from kbroker.inspection.replica_check import Difference, Replica, compare, replica_on, replicas_in
+from kbroker.client.admin.results import PartitionDescription
+from kbroker.client.errors import BrokerError
+from kbroker.inspection.replica_check import NotCompared, Replica, Tally, compare, replica_on, replicas_in
+from kbroker.inspection.replica_looks import Outcome, ReplicaLooks
 from kbroker.model import TopicPartition
 
-CLEANUP = "cleanup.policy"
+CLEANUP, RETENTION, MOST_BYTES = "cleanup.policy", "retention.ms", "retention.bytes"
+CLOCKS_DIFFER_MS = 60_000
+"""By how much the clocks of brokers may be ahead, where retention by time is computed."""
+LOOK_AGAIN_S = 3.0
+"""The pause before the second look. A follower asks its leader at least every half second (replica.fetch.wait.max.ms).
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = _on_brokers(arguments)
     differences = 0
     for each in found:
+        if isinstance(each, NotCompared):
+            print(f"kbroker: {each}", file=sys.stderr)
+            continue
         differences += 1
         if arguments.json:
             print(json.dumps({**each._asdict(), "partition": str(each.partition)}))
@@ -46,46 +57,71 @@ def run(arguments: argparse.Namespace) -> int:
     return FAILED if differences else 0
 
 
-def _in_directories(paths: list[Path], *, compacted: bool) -> Iterator[Difference]:
-    found = replicas_in(paths)
-    for partition, replicas in sorted(found.items()):
-        yield from compare(partition, replicas, compacted=compacted)
-    _tell(sum(len(each) > 1 for each in found.values()))
+def _in_directories(paths: list[Path], *, compacted: bool) -> Outcome:
+    tally = Tally()
+    for partition, replicas in sorted(replicas_in(paths).items()):
+        yield from compare(partition, replicas, tally, compacted=compacted)
+    _tell(tally)
 
 
-def _on_brokers(arguments: argparse.Namespace) -> Iterator[Difference]:
+def _on_brokers(arguments: argparse.Namespace) -> Outcome:
     with connect(arguments) as admin:
         chosen = [topic_partitions(each) for each in arguments.path]
-        names = list(dict.fromkeys(name for name, _ in chosen)) or admin.list_topics(internal=True)
         wanted = set(chosen_partitions(admin, chosen)) if chosen else None
-        configs = admin.describe_topic_configs(names) if names else {}
-        count = 0
-        for topic in described(admin, names).values():
-            policy = configs[topic.name].get(CLEANUP)
-            compacted = policy is not None and "compact" in (policy.value or "")
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition)
-                if wanted is None or partition in wanted:
-                    replicas, errors = _replicas_on(admin, partition, each.replicas)
-                    yield from errors
-                    count += len(replicas) > 1
-                    yield from compare(partition, replicas, compacted=compacted)
-    _tell(count)
+        brokers = _Brokers(admin, [name for name, _ in chosen] or admin.list_topics(internal=True))
+        looks = ReplicaLooks(brokers, brokers.is_compacted)
+        for partition, described in brokers.describe(brokers.settings).items():
+            if wanted is None or partition in wanted:
+                yield from looks.first(partition, described)
+        if looks.needs_second:
+            time.sleep(LOOK_AGAIN_S)
+            yield from looks.second()
+    _tell(looks.tally)
 
 
-def _replicas_on(
-    admin: AdminClient, partition: TopicPartition, node_ids: tuple[int, ...]
-) -> tuple[Mapping[str, Replica], list[Difference]]:
-    """Return the replicas that can be read, and what keeps the others from being read."""
-    replicas: dict[str, Replica] = {}
-    errors: list[Difference] = []
-    for node_id in node_ids:
+class _Brokers:
+    """The cluster that the command talks to. `settings`: of the topics that are looked at, by their names."""
+
+    def __init__(self, admin: AdminClient, names: Collection[str]):
+        self._admin = admin
+        self.settings = without_missing(lambda: admin.describe_topic_configs(names)) if names else {}
+
+    def describe(self, topics: Collection[str]) -> dict[TopicPartition, PartitionDescription]:
+        found = without_missing(lambda: self._admin.describe_topics(topics)) if topics else {}
+        return {
+            TopicPartition(name, each.partition): each for name, topic in found.items() for each in topic.partitions
+        }
+
+    def replica(self, partition: TopicPartition, node_id: int) -> Replica:
+        return replica_on(self._admin, partition, node_id)
+
+    def log_end(self, partition: TopicPartition, node_id: int) -> int | None:
         try:
-            replicas[f"broker {node_id}"] = replica_on(admin, partition, node_id)
-        except ClientError as error:
-            errors.append(Difference(partition, f"broker {node_id}", None, f"it cannot be read: {error}"))
-    return replicas, errors
+            return next(iter(self._admin.list_log_end_offsets([(*partition, node_id)]).values()))
+        except BrokerError:
+            return None
+
+    def is_compacted(self, topic: str) -> bool:
+        return "compact" in self._setting(topic, CLEANUP)
+
+    def kept_from(self, partition: TopicPartition) -> int | None:
+        if self.is_compacted(partition.topic) or int(self._setting(partition.topic, MOST_BYTES) or -1) >= 0:
+            return None
+        retention_ms = int(self._setting(partition.topic, RETENTION) or -1)
+        if retention_ms < 0:
+            return 0
+        oldest_ms = int(time.time() * 1000) - retention_ms + CLOCKS_DIFFER_MS
+        found = self._admin.list_offsets([partition], oldest_ms)[partition].offset
+        return None if found < 0 else found
+
+    def _setting(self, topic: str, name: str) -> str:
+        found = self.settings.get(topic, {}).get(name)
+        return found.value or "" if found is not None else ""
 
 
-def _tell(count: int) -> None:
-    print(f"kbroker: {counted(count, 'partition')} with more than one replica compared", file=sys.stderr)
+def _tell(tally: Tally) -> None:
+    whole, in_part, none = tally.counts
+    told = f"{counted(whole, 'partition')} with more than one replica compared"
+    told += f", {in_part:,} in part" if in_part else ""
+    told += f", {none:,} not at all" if none else ""
+    print(f"kbroker: {told}", file=sys.stderr)

@@ -84,8 +84,9 @@ class PartialFailure(BrokerError):
         self.errors = dict(errors)
         self.results = dict(results)
         first = next(iter(self.errors.values()))
-        told = "; ".join(error.message for error in list(self.errors.values())[:FAILURES_TOLD])
-        more = ", ..." if len(self.errors) > FAILURES_TOLD else ""
+        messages = list(dict.fromkeys(error.message for error in self.errors.values()))
+        told = "; ".join(messages[:FAILURES_TOLD])
+        more = ", ..." if len(messages) > FAILURES_TOLD else ""
         count = f"{len(self.errors)} of {len(self.errors) + len(self.results)} failed"
         super().__init__(f"{count}: {told}{more}", code=first.code, hint=first.hint)
 

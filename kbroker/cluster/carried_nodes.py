@@ -1,7 +1,7 @@
 """Reads the nodes that are carried from Kafka's ZooKeeper to a single broker's store, and back.
 
-Not carried: live brokers and the controller (/brokers/ids, /controller), notifications of changes, ACLs, delegation
-tokens, and configs of groups (Kafka with ZooKeeper has none).
+Configs of groups are carried too, though Kafka with ZooKeeper has none. Not carried: live brokers and the controller
+(/brokers/ids, /controller), notifications of changes, ACLs, and delegation tokens.
 """
 
 from __future__ import annotations

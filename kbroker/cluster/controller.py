@@ -231,6 +231,8 @@ class Controller:
         self._asked: _Ask | None = None
         self._command: Any = None
         self._is_again = False
+        self._is_waiting = False
+        """Whether the store was away at the last try, and that was told."""
         self._is_taking_over = False
         self._unreadable = ""
         """What is wrong with a node of the election, and was told."""
@@ -249,6 +251,11 @@ class Controller:
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
         return self._is_active
+
+    def is_deleting(self, topic: str) -> bool:
+        """Whether this broker is the controller and a topic is to be deleted, or being deleted. For any thread."""
+        term = self._term
+        return term is not None and topic in term.context.deleting
 
     @property
     def controller_id(self) -> int:
@@ -315,7 +322,9 @@ class Controller:
         if self._used is None or self._clock.monotonic() < self._retry_at:
             return False
         try:
-            return self._go_on() if self._flow is not None else self._begin()
+            did = self._go_on() if self._flow is not None else self._begin()
+            self._is_waiting = False
+            return did
         except Moved:
             log.warning("another broker was elected as the controller")
             self._lose()
@@ -327,8 +336,9 @@ class Controller:
                     self._session = None
             self._used = None
         except StoreUnavailable as error:
-            log.warning("the controller waits for the store: %s", error)
-            self._is_again = True
+            if not self._is_waiting:
+                log.warning("the controller waits for the store: %s", error)
+            self._is_again = self._is_waiting = True
             self._retry_at = self._clock.monotonic() + RETRY_MS / 1000
         except paths.StoreCorrupt as error:
             self._await_repair(str(error))

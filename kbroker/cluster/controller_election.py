@@ -65,7 +65,10 @@ class Candidate:
                 return Elected(found[0].broker_id, found[1].creation_id, self._endpoints_of(found[0].broker_id))
             elif found[1].owner == self._store.session_id:
                 epoch, version = self._epoch()
-                return Elected(self._node_id, found[1].creation_id, (), epoch, version)
+                still = self._store.exists(paths.CONTROLLER)
+                if still is not None and still.creation_id == found[1].creation_id:
+                    return Elected(self._node_id, still.creation_id, (), epoch, version)
+                # It was deposed meanwhile, so the epoch may be that of the next election.
             else:
                 # Left over by an earlier session of this broker; the session may last for a while (KAFKA-14845).
                 log.info("the node of an earlier session of this controller is removed")
@@ -121,8 +124,13 @@ class Candidate:
                 return paths.decode_controller_epoch(paths.CONTROLLER_EPOCH, data), stat.version
 
     def _stand(self, now_ms: int) -> None:
-        """Try to become the controller. Whether that has succeeded is seen when the node is read again."""
+        """Try to become the controller. Whether that has succeeded is seen when the node is read again.
+
+        Raises StoreCorrupt if no epoch can follow the last one.
+        """
         epoch, version = self._epoch()
+        if epoch >= paths.HIGHEST_CONTROLLER_EPOCH:
+            raise paths.StoreCorrupt(paths.CONTROLLER_EPOCH, f"{epoch}, and no higher epoch can follow")
         try:
             self._store.multi(
                 [

@@ -1,7 +1,7 @@
 """What may be asked from the controller with `Controller.ask`, as values, and its answers.
 
 Requests for new, larger and deleted topics are in `topic_requests.py`. A broker that is not the controller answers at
-once, with NOT_CONTROLLER in the answer's own form (`refusal`).
+once, with NOT_CONTROLLER in the answer's own form (`refusal`): in ControlledShutdown it is STALE_CONTROLLER_EPOCH.
 """
 
 from __future__ import annotations

@@ -63,6 +63,10 @@ class CurrentSession:
     def multi_many(self, transactions: Sequence[Sequence[Operation]]) -> list[Outcome]:
         return self.session.multi_many(transactions)
 
+    @property
+    def may_have_ended(self) -> bool:
+        return self.session.may_have_ended
+
     def on_end(self, callback: Callable[[], None]) -> None:
         self.session.on_end(callback)
 

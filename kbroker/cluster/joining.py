@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kbroker.coordination.paths import BrokerRegistration, ControllerRegistration, FeatureNode
 from kbroker.errors import ConfigError
 from kbroker.model import Endpoint
+from kbroker.net.endpoints import is_loopback
 from kbroker.rules.topic_names import listed
 
 SUPPORTED_FEATURES: Mapping[str, int] = {}
@@ -99,6 +100,49 @@ def check_listeners(
             f"listener {listed(missing, MOST_NAMES)} is missing here, and {_brokers(of_others)} has it: a controller "
             "that looks for this broker on it would notice no change of brokers any more; add it to listeners"
         )
+
+
+def check_addresses(
+    endpoints: Sequence[Endpoint], names: InterBrokerListeners, others: Mapping[int, BrokerRegistration]
+) -> None:
+    """Raise CannotJoin if only this machine reaches this broker, and the registered `others`, by id, are elsewhere.
+
+    They would take it for live, give it replicas, and never reach it. Looked at are the addresses for brokers and for
+    the controller; those for clients may be anywhere.
+    """
+    for name in filter(None, names):
+        local = next((each for each in endpoints if each.listener == name and is_loopback(each.host)), None)
+        elsewhere = {node_id: there for node_id, there in _addresses(name, others) if not is_loopback(there.host)}
+        if local is not None and elsewhere:
+            raise CannotJoin(
+                f"advertised.listeners (or listeners) has {local}, which only this machine reaches, and "
+                f"{_brokers(elsewhere)} is elsewhere, at {elsewhere[min(elsewhere)]}: give listener {name} an address "
+                "that the others can connect to"
+            )
+
+
+def only_local(
+    endpoints: Sequence[Endpoint], names: InterBrokerListeners, others: Mapping[int, BrokerRegistration]
+) -> list[int]:
+    """Return the ids of `others` that only their own machine reaches; none if only this machine reaches this broker."""
+    return sorted(
+        {
+            node_id
+            for name in filter(None, names)
+            if any(each.listener == name and not is_loopback(each.host) for each in endpoints)
+            for node_id, there in _addresses(name, others)
+            if is_loopback(there.host)
+        }
+    )
+
+
+def _addresses(listener: str, others: Mapping[int, BrokerRegistration]) -> list[tuple[int, Endpoint]]:
+    return [
+        (node_id, each)
+        for node_id, other in sorted(others.items())
+        for each in other.endpoints
+        if each.listener == listener
+    ]
 
 
 def same_address(endpoints: Sequence[Endpoint], others: Mapping[int, BrokerRegistration]) -> int | None:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.cluster import members
@@ -19,13 +19,16 @@ from kbroker.cluster.config_notifications import ConfigNotifications
 from kbroker.cluster.joining import (
     CannotJoin,
     InterBrokerListeners,
+    check_addresses,
     check_cluster_id,
     check_listeners,
     check_tree,
+    only_local,
     same_address,
 )
 from kbroker.coordination import paths
 from kbroker.coordination.store import (
+    AnswerLost,
     Create,
     Delete,
     NodeExists,
@@ -41,6 +44,8 @@ from kbroker.errors import KbrokerError
 from kbroker.model import Endpoint
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_S = 1.0
 """The pause between two attempts while ZooKeeper is away or refuses."""
@@ -121,8 +126,12 @@ class Membership:
 
     @property
     def is_registered(self) -> bool:
-        """Whether this broker is registered, as far as it knows: false from the end of a session to the next one."""
-        return self._is_registered
+        """Whether this broker is registered, as far as it knows.
+
+        False from the end of a session to the next one, and while the session may have ended without word.
+        """
+        session = self._session
+        return self._is_registered and session is not None and not session.may_have_ended
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -136,10 +145,10 @@ class Membership:
             session = self._open()
             check_cluster_id(self._cluster_id_there(session), known_cluster_id)
             self._check_tree(session)
-            members.ensure_layout(session)
-            self.cluster_id = members.ensure_cluster_id(session, None, tuple)
+            self._insist(session, lambda: members.ensure_layout(session))
+            self.cluster_id = self._insist(session, lambda: members.ensure_cluster_id(session, None, tuple))
             check_cluster_id(self.cluster_id, known_cluster_id)
-            self.node_id = self._generated_id(session) if node_id < 0 else node_id
+            self.node_id = self._insist(session, lambda: self._generated_id(session)) if node_id < 0 else node_id
             self._await_free(session, lambda: self._is_free(session))
         except KbrokerError as error:
             self.leave()
@@ -150,13 +159,14 @@ class Membership:
         """Register this broker under `endpoints`, where clients and brokers find it. Returns its broker epoch.
 
         Raises CannotJoin if the listeners do not fit those of the others, if another broker has one of the addresses,
-        or if ZooKeeper is away.
+        if only this machine reaches the address for brokers, and others are elsewhere, or if ZooKeeper is away.
         """
         self._endpoints, self._rack = tuple(endpoints), rack
         session = self._session_or_fail()
         try:
             self._await_free(session, lambda: self._other_with_same_address(session) is None)
-            return self._register(session)
+            self._insist(session, lambda: self._check_addresses(session))
+            return self._insist(session, lambda: self._register(session))
         except KbrokerError as error:
             self.leave()
             raise self._refused(error) from error
@@ -167,6 +177,16 @@ class Membership:
         self.woken.set()
         if self._session is not None:
             self._session.close()
+
+    def _insist(self, session: Store, step: Callable[[], T]) -> T:
+        """Do a step that may be done twice, again while its answers are lost, for up to two session timeouts."""
+        deadline = self._clock.monotonic() + 2 * self._options.session_timeout_s
+        while True:
+            try:
+                return step()
+            except AnswerLost:
+                if self._leaves or session.may_have_ended or self._clock.monotonic() >= deadline:
+                    raise
 
     def _refused(self, error: KbrokerError) -> CannotJoin:
         if isinstance(error, SessionExpired) and self._leaves:
@@ -248,16 +268,29 @@ class Membership:
                     log.warning("%s", error)
         return found
 
-    def _other_with_same_address(self, session: Store) -> int | None:
+    def _others(self, session: Store) -> dict[int, paths.BrokerRegistration]:
+        """The registered brokers without this one."""
         others = self._registrations(session)
         others.pop(self.node_id, None)
-        return same_address(self._endpoints, others)
+        return others
+
+    def _other_with_same_address(self, session: Store) -> int | None:
+        return same_address(self._endpoints, self._others(session))
+
+    def _check_addresses(self, session: Store) -> None:
+        others = self._others(session)
+        check_addresses(self._endpoints, self._options.listeners, others)
+        for node_id in only_local(self._endpoints, self._options.listeners, others):
+            log.warning(
+                "broker %d is registered with an address that only its own machine reaches: set its "
+                "advertised.listeners, unless it is on this machine",
+                node_id,
+            )
 
     # --- registering ----------------------------------------------------------------------------------------------
 
     def _register(self, session: Store) -> int:
-        others = self._registrations(session)
-        others.pop(self.node_id, None)
+        others = self._others(session)
         check_listeners(self._endpoints, self._options.listeners, others)
         registration = paths.BrokerRegistration(
             self._endpoints, self._rack, self._clock.wall_ms(), self._options.kbroker_version

@@ -2,8 +2,9 @@
 
 Topics and brokers are known from the controller (UpdateMetadata), configs from the tree. Changes of topics are planned
 here and made by the controller; new topics that a client only names, and configs, are written by any member.
-Locks: `_telling` is held while topics change and the broker is told of it; `_lock`, which is taken after it, guards the
-image and is held while configs of new topics are read from the store.
+Locks, in the order in which they are taken: `_reading` is held while configs that were known before are read, shown and
+told to the broker, so that a later one never comes first. `_telling` is held while topics change and the broker is told
+of it. `_lock` guards the image and is held while configs of new topics are read from the store.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class SharedTopics:
         exact_internal_topics: Collection[str],
         ask: AskForTopics,
         is_controller: Callable[[], bool],
+        is_deleting: Callable[[str], bool],
         clock: Clock,
         check_broker_config: Callable[[str, str], object] = lambda name, text: None,
         randomness: random.Random | None = None,
@@ -116,7 +118,8 @@ class SharedTopics:
 
         `internal_topics` says how the broker's internal topics are created, by name. The replication factor of those
         that are not in `exact_internal_topics` is lowered to the number of brokers. `ask` asks the controller in this
-        process. `check_broker_config` raises ConfigError for a dynamic config that no broker may have: it is ignored.
+        process, and `is_deleting` whether it is deleting a topic. `check_broker_config` raises ConfigError for a
+        dynamic config that no broker may have: it is ignored.
         """
         self._store = store
         self._node_id = node_id
@@ -125,9 +128,11 @@ class SharedTopics:
         self._exact = frozenset(exact_internal_topics)
         self._ask = ask
         self._is_controller = is_controller
+        self._is_deleting = is_deleting
         self._clock = clock
         self._random = randomness or random.Random()
         self._draw_uuid = draw_uuid
+        self._reading = threading.Lock()
         self._telling = threading.Lock()
         self._lock = threading.Lock()
         self.on_due: Callable[[], object] = lambda: None
@@ -300,12 +305,11 @@ class SharedTopics:
         self._must_compare = True
         self.group_configs_changed()
         self._broker_configs_changed()
-        self._read_topic_configs(list(self._image.topics))
+        self._read_topic_configs(None)
 
     def configs_changed(self, entity_paths: Sequence[str]) -> None:
         """Read configs anew; `entity_paths` are the paths of their nodes after "/config/". Others are ignored."""
-        topics = [path.removeprefix("topics/") for path in entity_paths if path.startswith("topics/")]
-        self._read_topic_configs([name for name in topics if name in self._image.topics])
+        self._read_topic_configs([path.removeprefix("topics/") for path in entity_paths if path.startswith("topics/")])
         if any(path.startswith("brokers/") for path in entity_paths):
             self._broker_configs_changed()
 
@@ -324,34 +328,49 @@ class SharedTopics:
             self._host_or_fail().update_group_configs(name)
 
     def _broker_configs_changed(self) -> None:
-        found = self._nodes.broker_configs(self._store, self._image.broker_configs)
-        with self._lock:
-            before = self.dynamic_broker_configs()
-            image = self._image
-            for entity in {**image.broker_configs, **found}:
-                if image.broker_configs.get(entity, {}) != found.get(entity, {}):
-                    image = image.with_broker_configs(entity, found.get(entity, {}))
-            if image is not self._image:
-                self._show_locked(image)
-            after = self.dynamic_broker_configs()
-        if after == before:
-            return
-        try:
-            self._host_or_fail().update_broker_configs(after)
-        except ConfigError as error:
-            log.error("the dynamic configs of this broker are not applied: %s", error)
+        with self._reading:
+            found = self._nodes.broker_configs(self._store, self._image.broker_configs)
+            with self._lock:
+                before = self.dynamic_broker_configs()
+                image = self._image
+                for entity in {**image.broker_configs, **found}:
+                    if image.broker_configs.get(entity, {}) != found.get(entity, {}):
+                        image = image.with_broker_configs(entity, found.get(entity, {}))
+                if image is not self._image:
+                    self._show_locked(image)
+                after = self.dynamic_broker_configs()
+            if after == before:
+                return
+            try:
+                self._host_or_fail().update_broker_configs(after)
+            except ConfigError as error:
+                log.error("the dynamic configs of this broker are not applied: %s", error)
 
-    def _read_topic_configs(self, names: Sequence[str]) -> None:
-        if not names:
-            return
-        found = self._nodes.topic_configs(self._store, names)
+    def _read_topic_configs(self, names: Collection[str] | None) -> None:
+        """Read the own configs of those of the topics that are known; None: of all."""
+        with self._reading:
+            with self._telling:  # topics that are just being told of had their configs read already
+                topics = self._image.topics
+                asked = dict(topics) if names is None else {name: topics[name] for name in names if name in topics}
+            if not asked:
+                return
+            found = self._nodes.topic_configs(self._store, asked)
+            with self._telling:
+                self._set_topic_configs(asked, found)
+
+    def _set_topic_configs(self, asked: Mapping[str, Topic], found: Mapping[str, OwnConfigs]) -> None:
+        """Show configs and tell the broker of them; `_telling` is held. A topic that was made again has its own."""
         with self._lock:
-            self._note_unread_locked(found)
+            there = {
+                name: self._image.topics[name]
+                for name, topic in asked.items()
+                if name in self._image.topics and self._image.topics[name].topic_id == topic.topic_id
+            }
+            self._note_unread_locked({name: found[name] for name in there})
             configured = [
-                topic.changed(configs=own, configs_given=is_whole)
-                for name, (own, is_whole) in found.items()
-                if (topic := self._image.topics.get(name)) is not None
-                and (topic.configs, topic.configs_given) != (own, is_whole)
+                topic.changed(configs=found[name].configs, configs_given=found[name].is_whole)
+                for name, topic in there.items()
+                if (topic.configs, topic.configs_given) != found[name]
             ]
             if configured:
                 self._show_locked(self._image.with_topics(configured))
@@ -466,6 +485,8 @@ class SharedTopics:
         results: dict[str, TopicResult] = {}
         for name, count, assignments in wanted:
             try:
+                if self._is_deleting(name):
+                    raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
                 topic = image.topics.get(name)
                 if topic is None:
                     raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")

@@ -29,7 +29,8 @@ class CreateTopics(NamedTuple):
 class GrowTopics(NamedTuple):
     """Replicas of new partitions, by topic and partition id.
 
-    INVALID_PARTITIONS if one exists already or there would be a gap; REASSIGNMENT_IN_PROGRESS as in Kafka.
+    INVALID_PARTITIONS if one exists already or there would be a gap; REASSIGNMENT_IN_PROGRESS as in Kafka;
+    INVALID_TOPIC_EXCEPTION for a topic whose deletion is not finished.
     """
 
     topics: Mapping[str, Mapping[int, tuple[int, ...]]]

@@ -572,6 +572,10 @@ class EmbeddedSession:
             check_paths(operations)
         return self._store.submit_many([_Change(self._session_id, operations) for operations in transactions])
 
+    @property
+    def may_have_ended(self) -> bool:
+        return self.expired
+
     def on_end(self, callback: Callable[[], None]) -> None:
         self._store.call_at_end(self, callback)
 

@@ -73,6 +73,7 @@ _URL_TO_BASE64 = str.maketrans("-_+/", "+/!!")
 INT16_MAX = 2**15 - 1
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+HIGHEST_CONTROLLER_EPOCH = INT32_MAX - 1
 MAX_PORT = 2**16 - 1
 MOST_LEFT_OUT = 10_000
 """How many partitions a topic's node may leave out below others that it names: each takes memory on every broker."""
@@ -355,8 +356,8 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(path: str, data: bytes) -> int:
-    if not data.isdigit() or len(data) > 10 or int(data) >= INT32_MAX:
-        raise StoreCorrupt(path, "no controller epoch, or one that no higher one can follow")
+    if not data.isdigit() or len(data) > 10 or int(data) > HIGHEST_CONTROLLER_EPOCH:
+        raise StoreCorrupt(path, "no controller epoch")
     return int(data)
 
 

@@ -77,6 +77,10 @@ class StoreUnavailable(NotNow):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class AnswerLost(StoreUnavailable):
+    """The connection was lost before the answer to a change: the change may have been made."""
+
+
 class InvalidPath(StoreError, BadInput):
     """A path is not of the form /name/name/..., or has characters that are not allowed."""
 
@@ -205,6 +209,11 @@ class Store(Protocol):
         session or the disk went: any of the transactions may have been made then. Raises InvalidPath if a path is
         malformed, and StoreUnavailable if a transaction is too large; then none was made.
         """
+        ...
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether the session has ended, or nothing was heard of the store for so long that it may have."""
         ...
 
     def on_end(self, callback: Callable[[], None]) -> None:

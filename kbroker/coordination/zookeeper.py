@@ -87,6 +87,8 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, patience_s: float):
         super().__init__()
         self._patience_s = patience_s
+        self.heard_s = time.monotonic()
+        """When something came from a server last, be it the end of a connection."""
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         return super().create_connection(*args, timeout=min(timeout, self._patience_s), **kwargs)
@@ -111,6 +113,8 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
         for one in write:
             poll.register(one, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(math.ceil(timeout * 1000))}
+        if read and read[0].fileno() in ready:  # the connection; the wake-up pipe comes second
+            self.heard_s = time.monotonic()
         return [one for one in read if one.fileno() in ready], [one for one in write if one.fileno() in ready], []
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
@@ -122,7 +126,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 class ZooKeeperStore:
     """A session with `HOST:PORT[,HOST:PORT...][/CHROOT]`. A chroot that does not exist is like an empty tree.
 
-    Locks: `_changed` guards `_link`, `_is_heard` and `_end_callbacks`. No call is made while it is held.
+    Locks: `_changed` guards `_link`, `_heard_s`, `_is_heard` and `_end_callbacks`. No call is made while it is held.
     """
 
     def __init__(
@@ -146,6 +150,9 @@ class ZooKeeperStore:
         self._wait_s = session_timeout_s if wait_s is None else wait_s
         self._changed = threading.Condition(threading.Lock())
         self._link = _Link.LOST
+        self._session_timeout_s = session_timeout_s
+        self._heard_s = time.monotonic()
+        """When the server was last heard of over the connection that was lost last."""
         self._end_callbacks: list[Callable[[], None]] = []
         self._is_started = False
         self._stopped: threading.Thread | None = None
@@ -157,7 +164,7 @@ class ZooKeeperStore:
         retry = KazooRetry(
             max_tries=-1, max_delay=RECONNECT_DELAY_S, interrupt=lambda: self._link in (_Link.CLOSED, _Link.EXPIRED)
         )
-        threads = _Threads(max(1.0, session_timeout_s / 4))
+        self._threads = threads = _Threads(max(1.0, session_timeout_s / 4))
         try:
             self._client = KazooClient(
                 hosts, timeout=session_timeout_s, logger=quiet, handler=threads, connection_retry=retry
@@ -359,7 +366,7 @@ class ZooKeeperStore:
             with self._errors(MAY_BE_MADE):
                 results = answer.get(timeout=_left(deadline))
         except ConnectionLoss:
-            raise store.StoreUnavailable(f"the connection to ZooKeeper {self._address} was lost{MAY_BE_MADE}") from None
+            raise store.AnswerLost(f"the connection to ZooKeeper {self._address} was lost{MAY_BE_MADE}") from None
         try:
             return self._results(operations, results)
         except store.SessionExpired:
@@ -372,8 +379,17 @@ class ZooKeeperStore:
         path = ""
         for name in self._chroot.split("/")[1:]:
             path = f"{path}/{name}"
-            with contextlib.suppress(NodeExistsError), self._errors():
-                self._client.create_async(path, b"").get(timeout=self._wait_s)
+            self._make_node(path)
+
+    def _make_node(self, path: str) -> None:
+        """Create a node outside of the chroot, if it is missing."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            self._await_link(deadline)
+            with contextlib.suppress(ConnectionLoss):
+                with contextlib.suppress(NodeExistsError), self._errors():
+                    self._client.create_async(path, b"").get(timeout=_left(deadline))
+                return
 
     def _transaction(self, operations: Sequence[store.Operation]) -> Any:
         request = self._client.transaction()
@@ -430,6 +446,17 @@ class ZooKeeperStore:
         """Whether there is a connection to a server now."""
         return self._link is _Link.CONNECTED
 
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether the session has ended, or the server was not heard for longer than the session timeout.
+
+        ZooKeeper ends a session that it does not hear, and its client learns of this with the next connection only.
+        """
+        with self._changed:
+            if self._link is _Link.LOST:
+                return time.monotonic() - self._heard_s > self._session_timeout_s
+            return self._link is not _Link.CONNECTED
+
     def on_end(self, callback: Callable[[], None]) -> None:
         with self._changed:
             if self._link is not _Link.EXPIRED:
@@ -474,6 +501,7 @@ class ZooKeeperStore:
                 self._link = _Link.CONNECTED
             elif state == KazooState.SUSPENDED:
                 self._link = _Link.LOST
+                self._heard_s = self._threads.heard_s
             else:
                 self._link = _Link.EXPIRED
             callbacks = list(self._end_callbacks) if self._link is _Link.EXPIRED else []

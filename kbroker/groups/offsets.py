@@ -6,7 +6,9 @@ The group's state machine decides who may commit, `rules/group_offsets.py` what 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError
@@ -24,7 +26,7 @@ from kbroker.rules.group_state import GroupState
 from kbroker.rules.mixed_group import MixedGroup
 from kbroker.state_log.replica import NO_GUARD
 from kbroker.state_log.shards import Shards
-from kbroker.state_log.state_partition import NO_PRODUCER, Phase, Producer
+from kbroker.state_log.state_partition import NO_PRODUCER, Phase, Producer, StatePartition
 
 LOG = logging.getLogger(__name__)
 
@@ -237,6 +239,36 @@ class Offsets:
         finally:
             shard.settling = False
         return outcome
+
+    def confirm(self, group_ids: Iterable[str], confirmed: Callable[[frozenset[str]], None]) -> None:
+        """Call `confirmed` with those groups that another broker may coordinate already.
+
+        It is called once, perhaps before this returns. What `fetch` tells of the other groups then lacks nothing that
+        was acknowledged before this call.
+        """
+        asked: dict[StatePartition, list[str]] = {}
+        for group_id in group_ids:
+            with self._shards.hold(group_id) as shard:
+                if not isinstance(shard, ErrorCode):  # `fetch` says so
+                    asked.setdefault(shard.partition, []).append(group_id)
+        unsure: set[str] = set()
+        left = len(asked)
+        lock = threading.Lock()
+
+        def answered(of_partition: list[str], error: ErrorCode) -> None:
+            nonlocal left
+            with lock:
+                if error:
+                    unsure.update(of_partition)
+                left -= 1
+                is_last = left == 0
+            if is_last:
+                confirmed(frozenset(unsure))
+
+        if not asked:
+            confirmed(frozenset())
+        for partition, of_partition in asked.items():
+            partition.replica.confirm_lead(partial(answered, of_partition))
 
     def fetch(
         self,

@@ -1,8 +1,9 @@
 """Compares the replicas of a partition, batch by batch and byte by byte: the check behind `verify-log --replicas`.
 
-Below the high watermark all replicas of a partition hold the same batches. Compaction is each broker's own: in a
-compacted partition a replica may lack batches that another has, or have a batch with fewer records. There only batches
-that have as many records are compared.
+Below the high watermark all replicas of a partition hold the same batches, from where the last of them begins. What
+another replica lacks, or does not know to be committed, is not compared, and told by `NotCompared`. Compaction is each
+broker's own: in a compacted partition a replica may lack batches that another has, or have a batch with fewer records.
+There only batches that have as many records are compared.
 """
 
 from __future__ import annotations
@@ -44,36 +45,153 @@ class Difference(NamedTuple):
         return f"{self.partition} on {self.replica}: {place}{self.what}"
 
 
-class Replica(NamedTuple):
-    """One replica: where it begins, up to where it is committed, and how its batches are read from an offset on."""
+class NotCompared(NamedTuple):
+    """Offsets from `start` to before `end` that a replica was not compared in, and why."""
+
+    partition: TopicPartition
+    replica: str
+    start: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition} on {self.replica}: offsets {self.start} to {self.end - 1} were not compared: {self.why}"
+        )
+
+
+class Bounds(NamedTuple):
+    """Where a replica begins, and up to where it is committed."""
 
     start_offset: int
     high_watermark: int
+
+
+class Replica(NamedTuple):
+    """One replica as it was when it was looked at: its bounds, and how its batches are read from an offset on.
+
+    `look` returns the bounds of now.
+    """
+
+    bounds: Bounds
     read: Callable[[int], Iterator[BatchBytes]]
+    look: Callable[[], Bounds]
+
+
+class Compared(NamedTuple):
+    """What has come out for two replicas, the first and another: the bounds of both, and the offsets compared.
+
+    `difference` is the offset of the first difference, and what it is; `{first}` stands for the name of the first.
+    """
+
+    first: Bounds
+    other: Bounds
+    start: int
+    end: int
+    difference: tuple[int, str] | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the other replica has all offsets of the first."""
+        first, other = self.first, self.other
+        is_empty = first.start_offset >= first.high_watermark
+        return is_empty or (other.start_offset <= first.start_offset and other.high_watermark >= first.high_watermark)
+
+    def not_compared(self, partition: TopicPartition, replica: str) -> Iterator[NotCompared]:
+        """Yield the offsets of the first replica that the other, which is named, could not be compared in."""
+        (start, end), (other_start, other_end) = self.first, self.other
+        if start < end and other_start > start:
+            why = f"its log begins at offset {other_start}"
+            yield NotCompared(partition, replica, start, min(other_start, end), why)
+        begin = max(start, other_start, other_end)
+        if begin < end and other_end < end:
+            yield NotCompared(partition, replica, begin, end, f"its high watermark is {other_end}")
+
+
+class Tally:
+    """Counts partitions with more than one replica: those compared as a whole, in part, and not at all."""
+
+    def __init__(self) -> None:
+        self._is_whole: dict[TopicPartition, bool] = {}
+        self._in_part: set[TopicPartition] = set()
+
+    def begin(self, partition: TopicPartition) -> None:
+        self._is_whole[partition] = True
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Forget a partition that is gone."""
+        self._is_whole.pop(partition, None)
+
+    def add(self, partition: TopicPartition, compared: Compared) -> None:
+        if compared.start < compared.end:
+            self._in_part.add(partition)
+
+    def lack(self, partition: TopicPartition) -> None:
+        """Something of the partition was not compared."""
+        if partition in self._is_whole:
+            self._is_whole[partition] = False
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many partitions were compared as a whole, in part, and not at all."""
+        short = {each for each, is_whole in self._is_whole.items() if not is_whole}
+        in_part = len(short & self._in_part)
+        return len(self._is_whole) - len(short), in_part, len(short) - in_part
 
 
 def compare(
-    partition: TopicPartition, replicas: Mapping[str, Replica], *, compacted: bool = False
-) -> Iterator[Difference]:
-    """Yield the first difference of each replica from the first one, over the offsets that all have committed."""
+    partition: TopicPartition, replicas: Mapping[str, Replica], tally: Tally, *, compacted: bool = False
+) -> Iterator[Difference | NotCompared]:
+    """Compare the replicas with the one that is committed furthest.
+
+    Yield the first difference of each other replica, and offsets that it was not compared in.
+    """
     if len(replicas) < 2:
         return
-    start = max(each.start_offset for each in replicas.values())
-    end = min(each.high_watermark for each in replicas.values())
-    first, *others = replicas
+    tally.begin(partition)
+    by_length = sorted(replicas, key=lambda each: (-replicas[each].bounds.high_watermark, replicas[each].bounds))
+    first, *others = by_length
     for name in others:
-        found = _first_difference(
-            replicas[first].read(start), replicas[name].read(start), start, end, compacted=compacted
-        )
-        if found is not None:
-            offset, what = found
-            yield Difference(partition, name, offset, what.format(other=first))
+        compared = compare_two(replicas[first], replicas[name], compacted=compacted)
+        tally.add(partition, compared)
+        if compared.difference is not None:
+            offset, what = compared.difference
+            yield Difference(partition, name, offset, what.format(first=first))
+        for missed in compared.not_compared(partition, name):
+            tally.lack(partition)
+            yield missed
+
+
+def compare_two(
+    first: Replica, other: Replica, start: int = 0, end: int | None = None, *, compacted: bool = False
+) -> Compared:
+    """Compare two replicas from `start` to before `end`, or to the end, as far as both have it while they are read.
+
+    What retention removes meanwhile is no difference, and what a broker that has started anew does not know to be
+    committed yet is none either.
+    """
+    ours, theirs = first.bounds, other.bounds
+    start = max(start, ours.start_offset, theirs.start_offset)
+    end = min(each.high_watermark for each in (ours, theirs)) if end is None else end
+    end = min(end, ours.high_watermark, theirs.high_watermark)
+    while start < end:
+        found = _first_difference(first.read(start), other.read(start), start, end, compacted=compacted)
+        if found is None:
+            break
+        offset, _ = found
+        ours, theirs = first.look(), other.look()
+        start_now = max(ours.start_offset, theirs.start_offset)
+        end_now = min(end, ours.high_watermark, theirs.high_watermark)
+        if start_now <= offset < end_now:
+            return Compared(ours, theirs, start, end, found)
+        start, end = max(start, start_now), end_now
+    return Compared(ours, theirs, start, end, None)
 
 
 def _first_difference(
     ours: Iterator[BatchBytes], theirs: Iterator[BatchBytes], start: int, end: int, *, compacted: bool
 ) -> tuple[int, str] | None:
-    """Return the offset of the first difference, and what it is with `{other}` for the name of our replica."""
+    """Return the offset of the first difference, and what it is, with `{first}` for the name of our replica."""
     ours, theirs = _between(ours, start, end), _between(theirs, start, end)
     our, their = next(ours, None), next(theirs, None)
     while our is not None or their is not None:
@@ -81,14 +199,14 @@ def _first_difference(
         has_our, has_their = (each is not None and each.base_offset == at for each in (our, their))
         if not (has_our and has_their):
             if not compacted:
-                return at, "a batch that {other} has is missing" if has_our else "a batch that {other} does not have"
+                return at, "a batch that {first} has is missing" if has_our else "a batch that {first} does not have"
         elif (
             our is not None
             and their is not None
             and our.data != their.data
             and not (compacted and _count(our) != _count(their))
         ):
-            return at, f"the batch differs from {{other}}'s at its byte {_first_unequal(our.data, their.data)}"
+            return at, f"the batch differs from {{first}}'s at its byte {_first_unequal(our.data, their.data)}"
         if has_our:
             our = next(ours, None)
         if has_their:
@@ -128,14 +246,19 @@ def replica_on(admin: AdminClient, partition: TopicPartition, node_id: int) -> R
 
     Raises BrokerError if the broker does not serve it, ConnectionFailed or TimedOut if the broker is not reached.
     """
-    there = admin.fetch_replica(partition, node_id, 0, max_bytes=1)
-    start = there.log_start_offset
-    if there.high_watermark > start:
-        there = admin.fetch_replica(partition, node_id, start, max_bytes=1)
-    return Replica(start, there.high_watermark, lambda offset: _fetch(admin, partition, node_id, offset))
+
+    def look() -> Bounds:
+        there = admin.fetch_replica(partition, node_id, 0, max_bytes=1)
+        start = there.log_start_offset
+        if there.high_watermark > start:
+            there = admin.fetch_replica(partition, node_id, start, max_bytes=1)
+        return Bounds(start, there.high_watermark)
+
+    return Replica(look(), lambda offset: _fetch(admin, partition, node_id, offset), look)
 
 
 def _fetch(admin: AdminClient, partition: TopicPartition, node_id: int, offset: int) -> Iterator[BatchBytes]:
+    """Yield the batches from `offset` on, or from the log's start if retention has moved that beyond it."""
     while True:
         fetched = admin.fetch_replica(partition, node_id, offset)
         before = offset
@@ -144,7 +267,9 @@ def _fetch(admin: AdminClient, partition: TopicPartition, node_id: int, offset: 
                 yield each
                 offset = each.last_offset + 1
         if offset == before:
-            return
+            if fetched.log_start_offset <= offset:
+                return
+            offset = fetched.log_start_offset
 
 
 def _split(data: bytes) -> Iterator[BatchBytes]:
@@ -185,7 +310,7 @@ def replicas_in(directories: Iterable[Path]) -> dict[TopicPartition, dict[str, R
             end = high_watermarks.get(partition)
             if end is None:
                 end = max((each.last_offset + 1 for each in _read_files(logs, 0)), default=start)
-            found.setdefault(partition, {})[str(directory)] = Replica(start, end, _reader(logs))
+            found.setdefault(partition, {})[str(directory)] = _unchanging(Bounds(start, end), logs)
     return found
 
 
@@ -205,8 +330,8 @@ def _log_files(path: Path) -> dict[int, Path]:
     )
 
 
-def _reader(logs: Mapping[int, Path]) -> Callable[[int], Iterator[BatchBytes]]:
-    return lambda offset: _read_files(logs, offset)
+def _unchanging(bounds: Bounds, logs: Mapping[int, Path]) -> Replica:
+    return Replica(bounds, lambda offset: _read_files(logs, offset), lambda: bounds)
 
 
 def _read_files(logs: Mapping[int, Path], offset: int) -> Iterator[BatchBytes]:

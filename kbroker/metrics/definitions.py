@@ -30,7 +30,7 @@ _ROWS = (
     # Traffic, by topic.
     Metric("kbroker_messages_in_total", Kind.COUNTER, "Messages appended.", ("topic",)),
     Metric("kbroker_bytes_in_total", Kind.COUNTER, "Bytes of messages appended.", ("topic",)),
-    Metric("kbroker_bytes_out_total", Kind.COUNTER, "Bytes of messages sent to consumers.", ("topic",)),
+    Metric("kbroker_bytes_out_total", Kind.COUNTER, "Bytes of messages sent to consumers and followers.", ("topic",)),
     # Requests.
     Metric("kbroker_requests_total", Kind.COUNTER, "Requests received.", ("api",)),
     Metric("kbroker_request_errors_total", Kind.COUNTER, "Error codes in responses.", ("api", "error")),
@@ -188,7 +188,8 @@ _MEMBER_ROWS = (
     Metric(
         "kbroker_registered",
         Kind.GAUGE,
-        "1 while this broker is registered in ZooKeeper, and the controller tells it that it is alive.",
+        "1 while this broker is registered in ZooKeeper, and the controller tells it that it is alive; 0 also once it "
+        "has heard nothing of ZooKeeper for longer than zookeeper.session.timeout.ms.",
     ),
     Metric("kbroker_leader_partitions", Kind.GAUGE, "Partitions that this broker leads."),
     Metric(
@@ -238,22 +239,36 @@ _MEMBER_ROWS = (
         Kind.COUNTER,
         "Leaders that this broker, as the controller, has elected from outside the ISR: records may be lost.",
     ),
-    Metric("kbroker_isr_shrinks_total", Kind.COUNTER, "Replicas taken out of ISRs of partitions led here."),
-    Metric("kbroker_isr_expands_total", Kind.COUNTER, "Replicas let into ISRs of partitions led here."),
+    Metric(
+        "kbroker_isr_shrinks_total",
+        Kind.COUNTER,
+        "Changes of ISRs by which this broker, as the leader, has taken out replicas that lag (IsrShrinksPerSec).",
+    ),
+    Metric(
+        "kbroker_isr_expands_total",
+        Kind.COUNTER,
+        "Changes of ISRs by which this broker, as the leader, has let in replicas (IsrExpandsPerSec).",
+    ),
     Metric("kbroker_isr_changes_failed_total", Kind.COUNTER, "Changes of ISRs that the controller refused."),
     Metric("kbroker_leader_changes_total", Kind.COUNTER, "Partitions that have got another leader."),
-    Metric("kbroker_replica_lag_max", Kind.GAUGE, "Most messages that a replica here is behind its leader."),
+    Metric(
+        "kbroker_replica_lag_max",
+        Kind.GAUGE,
+        "The largest kbroker_replica_lag on this broker; 0 if no replica is behind (MaxLag).",
+    ),
     Metric(
         "kbroker_replica_lag",
         Kind.GAUGE,
-        "Messages that a replica here is behind its leader; only those that are behind.",
+        "Messages that this broker, as a follower, still lacks of those below the high watermark that the leader told "
+        "last; only of partitions with any, and of at most 1000 (ConsumerLag). The leader does not tell the lag of its "
+        "followers.",
         ("topic", "partition"),
     ),
     Metric("kbroker_replica_bytes_in_total", Kind.COUNTER, "Bytes of messages copied from leaders."),
     Metric(
         "kbroker_replica_fetches_failed_total",
         Kind.COUNTER,
-        "Fetches from leaders without an answer, or with an error.",
+        "Fetches from leaders without an answer, or with an error for the whole answer.",
     ),
     Metric(
         "kbroker_replica_damaged_answers_total",

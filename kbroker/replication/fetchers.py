@@ -58,6 +58,12 @@ class FollowerLog(Protocol):
     def follow_start(self, offset: int) -> None: ...
 
 
+FIRST_PAUSE_MS = 10
+"""The pause after trouble that may pass by itself: the leader hears of its role within milliseconds, as a rule. It is
+doubled each time, up to `backoff_ms`."""
+MOST_DOUBLED = 16
+
+
 class FetcherOptions(NamedTuple):
     """Settings of all fetchers together. Defaults are Kafka 3.9's."""
 
@@ -83,8 +89,8 @@ class _Followed:
         self.reported = ""
         """The last trouble that was logged, and the offset it was at: it is not logged again."""
         self.reported_at = -1
-        self.was_passing = False
-        """Whether the last trouble at this offset was one that may pass by itself."""
+        self.passing = 0
+        """How often in a row the trouble at this offset was one that may pass by itself."""
 
 
 class Fetchers:
@@ -129,7 +135,7 @@ class Fetchers:
                 followed.engine.forget(followed.log.state)
             followed.engine = engine
             followed.log, followed.leader_id, followed.leader_epoch = own, leader_id, leader_epoch
-            followed.reported, followed.was_passing = "", False
+            followed.reported, followed.passing = "", 0
             first = follower.first_step(view_of(own))
             if first is None:
                 engine.follow(own.state, own.topic_id.bytes, leader_epoch)
@@ -233,11 +239,11 @@ class Fetchers:
             if followed.log is None or followed.leader_epoch != trouble.leader_epoch:
                 return
             if trouble.offset != followed.reported_at:
-                followed.reported, followed.reported_at, followed.was_passing = "", trouble.offset, False
+                followed.reported, followed.reported_at, followed.passing = "", trouble.offset, 0
             if trouble.kind == "start":
                 self._guarded(followed, lambda at: at.follow_start(trouble.log_start_offset))
             else:
-                self._carry_out(followed, follower.next_step(trouble, view_of(followed.log)))
+                self._step(followed, lambda log: follower.next_step(trouble, view_of(log)))
 
     def _begin_with(self, followed: _Followed, leader_epoch: int, first: follower.TruncateTo) -> None:
         with followed.lock:
@@ -245,6 +251,18 @@ class Fetchers:
                 return
             self._guarded(followed, lambda at: at.truncate_to(first.offset))
             followed.engine.follow(followed.log.state, followed.log.topic_id.bytes, leader_epoch)
+
+    def _step(self, followed: _Followed, next_step: Callable[[FollowerLog], follower.Step]) -> None:
+        """Take the step that is due by what the log has now. A log that cannot be opened is tried again later.
+
+        The caller holds the partition's lock.
+        """
+        assert followed.log is not None
+        try:
+            step = next_step(followed.log)
+        except (KbrokerError, DiskDamaged, OSError) as error:
+            step = follower.Retry(str(error))
+        self._carry_out(followed, step)
 
     def _carry_out(self, followed: _Followed, step: follower.Step) -> None:
         """Take a step; the caller holds the partition's lock."""
@@ -265,10 +283,12 @@ class Fetchers:
             case follower.AskEarliest():
                 self._ask(followed, EARLIEST, follower.after_earliest)
             case follower.Retry(why, is_passing):
-                if not is_passing or followed.was_passing:
+                longest_ms = self._options.backoff_ms
+                pause_ms = min(FIRST_PAUSE_MS << followed.passing, longest_ms) if is_passing else longest_ms
+                if not is_passing or (followed.passing and pause_ms == longest_ms):
                     self._report(followed, why)
-                followed.was_passing = is_passing
-                self._resume(followed, self._options.backoff_ms)
+                followed.passing = min(followed.passing + 1, MOST_DOUBLED) if is_passing else 0
+                self._resume(followed, pause_ms)
             case follower.Wait():
                 log.debug("%s: not followed in epoch %d any more", followed.topic_partition, followed.leader_epoch)
 
@@ -351,7 +371,7 @@ class Fetchers:
             elif code or offset < 0:
                 self._carry_out(followed, follower.Retry(f"its leader answers {follower.error_name(code)}"))
             else:
-                self._carry_out(followed, then(offset, view_of(followed.log)))
+                self._step(followed, lambda log: then(offset, view_of(log)))
 
 
 def fetcher_of(topic_partition: TopicPartition, count: int) -> int:

@@ -6,6 +6,8 @@ from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.rules import in_sync
+
 
 class Role(Enum):
     LEADER = "leader"
@@ -29,12 +31,17 @@ class Hosted(NamedTuple):
     """The committed ISR, if this broker leads; else the ISR when the leader epoch began."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
-    is_pending: bool = False
-    """Whether this broker leads and a change of its ISR is not settled yet."""
+    proposed: tuple[int, ...] | None = None
+    """The ISR that the controller was asked for, if this broker leads and that change is not settled yet."""
 
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Every replica that may be in the ISR by the controller, and so may be elected."""
+        return in_sync.maximal_isr(self.isr, self.proposed)
 
     @property
     def is_under_replicated(self) -> bool:

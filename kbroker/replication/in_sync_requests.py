@@ -76,6 +76,8 @@ class InSyncRequests:
         self._is_in_flight = False
         self._is_stopped = False
         self._not_before = 0.0
+        self._refused_with = 0
+        """The error of the last answer: without a controller it is the same for each request until there is one."""
 
     def put(self, topic_partition: TopicPartition, change: Change) -> None:
         """Have the controller asked for this change; it takes the place of an older one of the partition."""
@@ -144,11 +146,14 @@ class InSyncRequests:
         if answer is None:
             LOG.debug("no answer to AlterPartition of %d partitions", len(sent))
         elif answer.error_code:
-            LOG.info("AlterPartition of %d partitions: %s", len(sent), _error(answer.error_code).name)
+            level = logging.DEBUG if answer.error_code == self._refused_with else logging.INFO
+            LOG.log(level, "AlterPartition of %d partitions: %s", len(sent), _error(answer.error_code).name)
         else:
             all_done = self._take(sent, _answers(sent, answer, version))
         with self._lock:
             self._is_in_flight = False
+            if answer is not None:
+                self._refused_with = answer.error_code
             if not all_done:
                 self._not_before = self._clock.monotonic() + RETRY_MS / 1000
         if all_done:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from kbroker._core.log.partition_state import AppendResult
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.replication.acks import Committed, ReplicationWaits
 from kbroker.storage.log import Log
+
+if TYPE_CHECKING:
+    from kbroker.replication.lead_checks import LeadChecks
 
 NO_GUARD = 0
 LEADING = ("alone", "leader")
@@ -15,11 +21,15 @@ LEADING = ("alone", "leader")
 class LocalReplica:
     """A log for the records of a state machine; a `state_log.replica.Replica`. May be used by any thread.
 
-    `timeout_ms`: how long an append waits for the partition's followers, if it has any.
+    `timeout_ms`: how long an append waits for the partition's followers, if it has any. `lead_checks` is None for a
+    broker that is alone.
     """
 
-    def __init__(self, log: Log, waits: ReplicationWaits, timeout_ms: int = 5_000):
+    def __init__(
+        self, log: Log, waits: ReplicationWaits, timeout_ms: int = 5_000, lead_checks: LeadChecks | None = None
+    ):
         self.log = log
+        self._lead_checks = lead_checks
         self._waits = waits
         self._timeout_ms = timeout_ms
 
@@ -56,6 +66,13 @@ class LocalReplica:
         else:
             awaited = AppendResult(end_offset, end_offset - 1, -1, -1, False, True, state.led_since)
             self._waits.add(self.log, awaited, self._timeout_ms, committed)
+
+    def confirm_lead(self, confirmed: Callable[[ErrorCode], None]) -> None:
+        """Call `confirmed` before this returns if the broker is alone, else as `LeadChecks.check` does."""
+        if self._lead_checks is None:
+            confirmed(ErrorCode.NONE)
+        else:
+            self._lead_checks.check(self.log.topic_partition, confirmed)
 
     def append(self, batch: bytes, leader_epoch: int, committed: Committed, guard: int = NO_GUARD) -> None:
         """Append a batch. `committed` is called before this returns, or later by the thread of `ReplicationWaits`."""

@@ -400,7 +400,7 @@ class ReplicatedPartitions:
                 log.stop_replica()
         with self._lock:
             before = self._replicas.get(topic_partition)
-            replica = self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, is_pending=False))
+            replica = self._replicas[topic_partition] = _Replica(hosted._replace(role=Role.OFFLINE, proposed=None))
             replica.missed = missed
             if missed is not None and (before is None or before.missed is None):
                 self._retry_missed_s = RETRY_MISSED_S
@@ -762,7 +762,7 @@ class ReplicatedPartitions:
         assert before is not None, topic_partition
         replica.in_sync = after
         replica.hosted = replica.hosted._replace(
-            isr=after.committed, partition_epoch=after.partition_epoch, is_pending=after.is_pending
+            isr=after.committed, partition_epoch=after.partition_epoch, proposed=after.proposed
         )
         _state_of(replica).set_in_sync(after.committed, tuple(after.maximal))
         if after.committed != before.committed:

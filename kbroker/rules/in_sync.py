@@ -29,6 +29,11 @@ class Follower(Protocol):
         ...
 
 
+def maximal_isr(committed: Iterable[int], proposed: Iterable[int] | None) -> frozenset[int]:
+    """Return every replica that may be in the ISR by the controller, while a change of it is not settled."""
+    return frozenset(committed).union(proposed or ())
+
+
 class InSync(NamedTuple):
     """The ISR of a partition, for its leader in one leader epoch. A change makes a new value."""
 
@@ -45,7 +50,7 @@ class InSync(NamedTuple):
     @property
     def maximal(self) -> frozenset[int]:
         """Every replica that may be in the ISR by the controller: those committed, and one that is being let in."""
-        return frozenset(self.committed).union(self.proposed or ())
+        return maximal_isr(self.committed, self.proposed)
 
     @property
     def is_pending(self) -> bool:

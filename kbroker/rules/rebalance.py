@@ -1,21 +1,26 @@
 """Plans which brokers have the replicas of which partitions, when brokers come or go or replicas are to be spread anew.
 
-A plan moves as little as it can: a replica stays where it is unless its broker has to be left, or has so much more than
-another that moving the replica brings both nearer to the average. Replicas of a partition are in as many racks as they
-can be. Pure functions of their arguments.
+A plan moves as little as it can. A replica stays where it is unless its broker has to be left, another replica of the
+partition is in its rack while a rack has none, or its broker has so much more than another that the move brings both
+nearer to the average. Replicas of a partition are in as many racks as they can be. Pure functions of their arguments.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
 
 Replicas = tuple[int, ...]
+
+
+MOST_UNEVEN = 10
+"""Two brokers are even enough if their difference is at most this part of what a broker has on average: less is not
+worth its copying."""
 
 
 class CannotPlan(KbrokerError):
@@ -69,6 +74,7 @@ def plan_moves(
             raise CannotPlan(f"{each.partition}: {count} replicas need as many brokers, and there are {len(racks)}")
         plan.take(each, count)
     plan.fill()
+    plan.spread_over_racks()
     plan.even_out()
     plan.spread_leaders()
     return [
@@ -110,6 +116,21 @@ class _Plan:
                 candidates = [each for each in self._racks if each not in self.replicas[partition]]
                 self._add(partition, min(candidates, key=lambda each: (self._racks[each] in used, *self._load(each))))
 
+    def spread_over_racks(self) -> None:
+        """Move one of the replicas that share a rack to a rack that has none, while there is one; no preferred leader.
+
+        It leaves the broker that has most of those that share, for the one that has least.
+        """
+        for partition in self.replicas:
+            while True:
+                replicas = self.replicas[partition]
+                shared = Counter(self._racks[each] for each in replicas)
+                givers = [each for each in replicas[1:] if shared[self._racks[each]] > 1]
+                takers = [each for each, rack in self._racks.items() if rack not in shared]
+                if not givers or not takers:
+                    break
+                self._replace(partition, max(givers, key=self._load), min(takers, key=self._load))
+
     def even_out(self) -> None:
         """Move replicas from brokers that have much to brokers that have little, while that brings both nearer."""
         for load in (self._bytes, self._counts):
@@ -135,7 +156,7 @@ class _Plan:
         for giver in reversed(by_load):
             for taker in by_load:
                 gap = load[giver] - load[taker]
-                if gap <= (1 if load is self._counts else 0):
+                if gap <= (1 if load is self._counts else sum(load.values()) // len(load) // MOST_UNEVEN):
                     break
                 partition = self._best_to_move(giver, taker, gap, load)
                 if partition is not None:
@@ -146,8 +167,7 @@ class _Plan:
     def _best_to_move(self, giver: int, taker: int, gap: int, load: Mapping[int, int]) -> TopicPartition | None:
         """The partition whose replica brings both brokers nearest to each other, if one does.
 
-        By bytes a move is worth its copying only if it takes at least a tenth of the gap. By count only replicas
-        without bytes are moved: bytes are even by then.
+        By count only replicas without bytes are moved: bytes are even by then.
         """
         by_count = load is self._counts
         best: TopicPartition | None = None
@@ -158,7 +178,7 @@ class _Plan:
                 continue
             weight = 1 if by_count else size
             left = abs(gap - 2 * weight)
-            if left < best_left and weight * 10 >= gap:
+            if left < best_left:
                 best, best_left = partition, left
         return best
 
@@ -181,5 +201,5 @@ class _Plan:
         self._counts[broker] += change
         (self._here[broker].add if change > 0 else self._here[broker].discard)(partition)
 
-    def _load(self, broker: int) -> Sequence[int]:
+    def _load(self, broker: int) -> tuple[int, int, int]:
         return self._bytes[broker], self._counts[broker], broker

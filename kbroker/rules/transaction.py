@@ -218,8 +218,9 @@ class Transaction:
         if is_open and self.partitions.issuperset(partitions):
             return ErrorCode.NONE
         start_ms = self.start_ms if is_open else now_ms
+        version = max(client_version, self.client_version) if is_open else client_version
         ongoing = self._as(TransactionState.ONGOING, self.partitions.union(partitions), start_ms, now_ms)
-        return self._begin(ongoing._replace(client_version=client_version))
+        return self._begin(ongoing._replace(client_version=version))
 
     def verify(self, producer_id: int, producer_epoch: int) -> ErrorCode:
         """NONE if this producer's transaction is the one whose partitions are known here (KIP-890), else why not.

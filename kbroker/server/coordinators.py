@@ -66,6 +66,7 @@ class Coordinators:
         self.roles = CoordinatorRoles(self.groups, self.transactions)
         """What is to be told of the partitions that a member leads."""
         self._sender: MarkerSender | None = None
+        self._lead_checks = None if others is None else others.lead_checks
         self._allocated: AllocatedProducerIds | None = None
         self._between: Deadlines | None = None
         """The thread that carries out what other brokers have answered; made with `others`."""
@@ -82,15 +83,12 @@ class Coordinators:
         from kbroker.transactions.verifier import PeerVerifier
 
         cluster, timeout_ms = self._cluster, int(self._config["request.timeout.ms"])
-        between = self._between = Deadlines("transaction-peers", self._clock)
-        self._sender = MarkerSender(
-            cluster.node_id,
-            self.markers,
-            self._leader_of,
-            others.peers,
-            lambda call: between.schedule(between.now_ms(), call),
-            timeout_ms,
-        )
+        between = self._between = Deadlines("coordinator-peers", self._clock)
+
+        def hand_over(call: Callable[[], None]) -> None:
+            between.schedule(between.now_ms(), call)
+
+        self._sender = MarkerSender(cluster.node_id, self.markers, self._leader_of, others.peers, hand_over, timeout_ms)
         self.verifier = PeerVerifier(
             cluster.node_id,
             self.verifier,
@@ -152,7 +150,16 @@ class Coordinators:
         )
 
     def _state_topic(self, name: str, partition_count: int, timeout_ms: int) -> StateTopic:
-        return StateTopic(name, self._cluster, self._logs, self._waits, partition_count, timeout_ms, self._hosted)
+        return StateTopic(
+            name,
+            self._cluster,
+            self._logs,
+            self._waits,
+            partition_count,
+            timeout_ms,
+            self._hosted,
+            self._lead_checks,
+        )
 
     # --- what the metadata says --------------------------------------------------------------------------
     def _metadata_changed(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kbroker.metrics.registry import Sample
     from kbroker.model import Endpoint, TopicPartition
     from kbroker.replication.hosted import Hosted
+    from kbroker.replication.lead_checks import LeadChecks
     from kbroker.replication.partitions import ReplicatedPartitions
     from kbroker.replication.surroundings import RoleListeners
     from kbroker.server.control_lanes import ControlLanes
@@ -32,6 +33,7 @@ class OtherBrokers(NamedTuple):
     """The role of a partition here."""
     peers: Peers
     """Connections that are used for nothing else: markers may wait long for replicas."""
+    lead_checks: LeadChecks
     ask_controller: AskController
 
 

@@ -22,10 +22,11 @@ from kbroker.config.definitions import SETTINGS
 from kbroker.config.listeners import WILDCARD_HOSTS
 from kbroker.coordination.store import Store, StoreUnavailable
 from kbroker.coordination.zookeeper import ZooKeeperStore
-from kbroker.errors import ConfigError
+from kbroker.errors import ConfigError, ErrorCode
 from kbroker.metrics.registry import Sample
 from kbroker.model import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint, TopicPartition
-from kbroker.replication.hosted import Hosted
+from kbroker.replication.hosted import Hosted, Role
+from kbroker.replication.lead_checks import LeadChecks
 from kbroker.replication.partitions import ReplicatedPartitions
 from kbroker.replication.surroundings import RoleListeners
 from kbroker.server.control_lanes import ControlLanes
@@ -38,6 +39,7 @@ from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
 from kbroker.server.own_store import mark_as_members, put_aside
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
+from kbroker.state_log.deadlines import Deadlines
 from kbroker.storage.directory import MetaProperties
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
@@ -91,7 +93,10 @@ class Member:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def open(self, identity: MetaProperties | None, on_stop: OnStop) -> None:
-        """Connect to ZooKeeper, check that this broker may join, and read which logs are its own. Raises CannotJoin."""
+        """Connect to ZooKeeper, check that this broker may join, and read which logs are its own.
+
+        Raises CannotJoin; before that ConfigError, for an id or a listener that no member may have.
+        """
         config = self._config
         self._on_stop = on_stop
         node_id, known_cluster_id = config.node_id, None
@@ -105,6 +110,10 @@ class Member:
                 f"broker.id={node_id} is above reserved.broker.max.id={highest}, and higher ids are generated: set "
                 "broker.id.generation.enable=false if they are not"
             )
+        advertised = {each.listener for each in config.advertised_listeners}
+        for each in config.listeners:
+            if each.host and each.host in WILDCARD_HOSTS and each.listener not in advertised:
+                raise ConfigError(f"listener {each}: set advertised.listeners, for no other broker can connect to that")
         session = self._membership.connect(node_id, known_cluster_id)
         on_stop("session", self._membership.leave)
         put_aside(config.log_dirs, session, self._sessions.address)
@@ -119,7 +128,7 @@ class Member:
         self._controller_peers = self._network.peers()
         self._to_controller = self._network.peers()
         self._coordinator_peers = self._network.peers()
-        self._follower_peers = self._network.peers()
+        self._replica_peers = self._network.peers()
         controller_wakes = threading.Event()
         self.controller = Controller(
             self.node_id,
@@ -146,6 +155,7 @@ class Member:
             exact_internal_topics=[name for name, setting in _SIZED_BY.items() if setting in config.given],
             ask=self.controller.ask,
             is_controller=lambda: self.controller.is_active,
+            is_deleting=self.controller.is_deleting,
             clock=self._clock,
             check_broker_config=check_broker_config,
         )
@@ -153,9 +163,18 @@ class Member:
         self._ask_controller = ControllerChannel(
             self._to_controller, lambda: self.cluster.controller_id, config["controller.socket.timeout.ms"]
         )
-        self._fetchers = ReplicaFetchers(self.node_id, config, self._follower_peers)
+        self._fetchers = ReplicaFetchers(self.node_id, config, self._replica_peers)
         on_stop("replica fetchers", self._fetchers.close)
-        self.others = OtherBrokers(self._hosted, self._coordinator_peers, self._ask_controller)
+        checking = Deadlines("lead-checks", self._clock)
+        on_stop("lead checks", checking.stop)
+        self._lead_checks = LeadChecks(
+            self.node_id,
+            self._hosted,
+            self._replica_peers,
+            lambda call: checking.schedule(checking.now_ms(), call),
+            config["offsets.commit.timeout.ms"],
+        )
+        self.others = OtherBrokers(self._hosted, self._coordinator_peers, self._lead_checks, self._ask_controller)
         self.cluster.on_change(self._follow_brokers)
         self._controller_thread = SteppedThread("controller", self._step_controller, controller_wakes)
         self._membership_thread = SteppedThread("membership", self._step_membership, self._membership.woken)
@@ -184,13 +203,7 @@ class Member:
         self._logs.cleaner.on_damaged = self._make_good
 
     def reachable(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Return the endpoints with this machine's name where there is no host.
-
-        Raises ConfigError for an endpoint on every interface, which other brokers could not connect to.
-        """
-        for each in endpoints:
-            if each.host in WILDCARD_HOSTS and each.host:
-                raise ConfigError(f"listener {each}: set advertised.listeners, for no other broker can connect to that")
+        """Return the endpoints with this machine's name where there is no host."""
         return [each if each.host else each._replace(host=socket.gethostname()) for each in endpoints]
 
     def join(self, endpoints: Sequence[Endpoint]) -> None:
@@ -262,8 +275,24 @@ class Member:
         assert self._news is not None and self.partitions is not None
         pause_ms = self.partitions.tick()
         if self._news.wait(pause_ms):
-            self.partitions.on_news([TopicPartition(*each) for each in self._news.take()])
+            news = [TopicPartition(*each) for each in self._news.take()]
+            self.partitions.on_news(news)
+            for each in news:
+                self._check_doubted(each)
         return 0.0
+
+    def _check_doubted(self, topic_partition: TopicPartition) -> None:
+        """Check the lead of a partition if a client knows of more records than this leader has."""
+        log = self._logs.get(topic_partition)
+        if log is None or not log.state.take_lead_doubt():
+            return
+        leader_epoch, began_ms = log.leader_epoch, int(self._clock.monotonic() * 1000)
+
+        def checked(code: ErrorCode) -> None:
+            if code == ErrorCode.NONE:
+                log.state.lead_is_checked(leader_epoch, began_ms)
+
+        self._lead_checks.check(topic_partition, checked)
 
     def _wake_replication(self) -> None:
         assert self._news is not None
@@ -286,7 +315,7 @@ class Member:
             self._is_told.set()
         inter_broker = endpoints_on(self._listeners.inter_broker, brokers)
         self._coordinator_peers.set_brokers(inter_broker)
-        self._follower_peers.set_brokers(inter_broker)
+        self._replica_peers.set_brokers(inter_broker)
         self._fetchers.set_brokers(inter_broker)
         control_plane = self._listeners.control_plane or self._listeners.inter_broker
         self._to_controller.set_brokers(endpoints_on(control_plane, brokers))
@@ -342,14 +371,38 @@ class Member:
         yield from measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
 
     def problems(self) -> list[str]:
-        """Return what is amiss: no registration, no word of it from the controller, replicas that are not in sync."""
+        """Return what is amiss: no registration, no word of it or of roles, replicas that are not in sync."""
         if not self._membership.is_registered:
-            return ["this broker is not registered in ZooKeeper: its session has ended, and there is no new one yet"]
+            limit = f"zookeeper.session.timeout.ms={self._config['zookeeper.session.timeout.ms']}"
+            return [
+                "this broker is not registered in ZooKeeper: its session has ended, "
+                f"or has heard nothing of ZooKeeper for longer than {limit}"
+            ]
         if self.node_id not in self.cluster.image.brokers:
             return ["no controller has told this broker yet that it is in the cluster"]
+        known = self._replicas_here()
         hosted = {} if self.partitions is None else self.partitions.all()
-        lacking = sum(self._lacks_replicas(at, each) for at, each in hosted.items())
-        return [f"{lacking} of the partitions here have replicas that are not in sync"] if lacking else []
+        found = []
+        if idle := len(known - {at for at, each in hosted.items() if each.role is not Role.OFFLINE}):
+            found.append(
+                f"this broker neither leads nor follows {idle} of its partitions: "
+                "their roles have not come, or could not be taken"
+            )
+        if lacking := sum(self._lacks_replicas(at, each) for at, each in hosted.items()):
+            found.append(f"{lacking} of the partitions here have replicas that are not in sync")
+        return found
+
+    def _replicas_here(self) -> set[TopicPartition]:
+        """Return the partitions with a replica on this broker, told or not: by the metadata, before it by the tree."""
+        untold = self.cluster.untold  # first: what is told afterwards is in the image
+        topics = {name: topic for name in untold if (topic := self.cluster.assigned.get(name)) is not None}
+        topics.update(self.cluster.image.topics)
+        return {
+            TopicPartition(name, each.partition_id)
+            for name, topic in topics.items()
+            for each in topic.partitions
+            if self.node_id in each.replicas
+        }
 
     def _lacks_replicas(self, at: TopicPartition, hosted: Hosted) -> bool:
         """Return whether a partition is under-replicated. A follower hears of later ISRs by the metadata only."""

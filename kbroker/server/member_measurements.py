@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.metrics.registry import Sample
 
 if TYPE_CHECKING:
+    from kbroker._core.replica.followed import FollowedLag
     from kbroker.cluster.controller import Controller
     from kbroker.cluster.shared_topics import SharedTopics
     from kbroker.replication.partitions import ReplicatedPartitions
@@ -60,14 +61,18 @@ def measure_member(
     yield Sample("kbroker_isr_expands_total", counts.expands)
     yield Sample("kbroker_isr_changes_failed_total", counts.failed)
     yield Sample("kbroker_leader_changes_total", cluster.leader_changes)
-    behind = sorted(fetchers.fetchers.lag().values(), key=lambda each: -each.lag)
-    yield Sample("kbroker_replica_lag_max", behind[0].lag if behind else 0)
-    for each in behind[:MOST_LAGS]:
-        if each.lag > 0:
-            yield Sample("kbroker_replica_lag", each.lag, (each.topic, str(each.partition_id)))
+    yield from replica_lags(fetchers.fetchers.lag().values())
     yield Sample("kbroker_replica_bytes_in_total", fetchers.bytes_in)
     yield Sample("kbroker_replica_fetches_failed_total", fetchers.failed)
     yield Sample("kbroker_replica_damaged_answers_total", fetchers.damaged)
     yield Sample("kbroker_replica_damaged_logs_total", counts.damaged)
     yield Sample("kbroker_replica_truncations_total", fetchers.fetchers.truncations)
     yield Sample("kbroker_replica_new_beginnings_total", fetchers.fetchers.beginnings)
+
+
+def replica_lags(lags: Iterable[FollowedLag]) -> Iterator[Sample]:
+    """How far replicas here are behind their leaders. One whose leader has not answered yet counts as 0."""
+    behind = sorted((each for each in lags if each.lag > 0), key=lambda each: -each.lag)
+    yield Sample("kbroker_replica_lag_max", behind[0].lag if behind else 0)
+    for each in behind[:MOST_LAGS]:
+        yield Sample("kbroker_replica_lag", each.lag, (each.topic, str(each.partition_id)))

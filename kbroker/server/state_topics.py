@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kbroker.cluster.cluster import Cluster
     from kbroker.groups.coordinator import GroupCoordinator
     from kbroker.replication.hosted import Hosted
+    from kbroker.replication.lead_checks import LeadChecks
     from kbroker.server.on_demand import OnDemand
     from kbroker.transactions.coordinator import TransactionCoordinator
 
@@ -23,7 +24,8 @@ class StateTopic:
     """An internal topic for the coordinator that keeps its state in it; a `state_log.topic.StateTopic`.
 
     `timeout_ms`: how long an append waits for followers. `hosted` tells the role of a partition on a member of a
-    cluster. It is None for a broker that is alone: that one leads what the metadata says.
+    cluster, `lead_checks` asks the other members. Both are None for a broker that is alone: that one leads what the
+    metadata says.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class StateTopic:
         default_partition_count: int,
         timeout_ms: int,
         hosted: Callable[[TopicPartition], Hosted | None] | None = None,
+        lead_checks: LeadChecks | None = None,
     ):
         self._name = name
         self._cluster = cluster
@@ -43,6 +46,7 @@ class StateTopic:
         self._default_partition_count = default_partition_count
         self._timeout_ms = timeout_ms
         self._hosted = hosted
+        self._lead_checks = lead_checks
 
     def ensure(self) -> None:
         """Create the topic unless it exists.
@@ -79,7 +83,7 @@ class StateTopic:
         if not self._is_leader(partition_id):
             return None
         log = self._logs.get(TopicPartition(self._name, partition_id))
-        return None if log is None else LocalReplica(log, self._waits, self._timeout_ms)
+        return None if log is None else LocalReplica(log, self._waits, self._timeout_ms, self._lead_checks)
 
 
 class CoordinatorRoles:

@@ -67,6 +67,14 @@ class Replica(Protocol):
         """
         ...
 
+    def confirm_lead(self, confirmed: Callable[[ErrorCode], None]) -> None:
+        """Call `confirmed` once, perhaps before this returns.
+
+        With NONE no other broker had taken the lead over from this one before this call. NOT_LEADER_OR_FOLLOWER:
+        another broker leads, or one that may have been elected does not answer.
+        """
+        ...
+
     def verify(self, producer_id: int, producer_epoch: int, *, adds: bool = False) -> int:
         """Return a guard for a transaction that is about to begin in this partition.
 

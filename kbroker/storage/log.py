@@ -209,7 +209,11 @@ class Log(LogReplica):
         if self.state.state != "closed":
             return self.state.size
         if self._closed_size is None:
-            self._closed_size = self._files.size
+            try:
+                self._closed_size = self._files.size
+            except FileNotFoundError:
+                with self._lock:  # it moves to another directory
+                    return self._files.size if self.state.state == "closed" else self.state.size
         return self._closed_size
 
     # --- opening and closing

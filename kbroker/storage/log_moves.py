@@ -215,24 +215,24 @@ class LogMoves:
     # --- the thread
 
     def _run(self) -> None:
-        while True:
-            with self._wanted:
-                while not self._moving and not self._is_stopping:
-                    self._wanted.wait()
-                if self._is_stopping:
-                    return
-                log = next(iter(self._moving.values()))
+        pause_s = 0.0
+        while (log := self._next(pause_s)) is not None:
             pause_s = self.step(log)
-            if pause_s:
-                with self._wanted:
-                    if not self._is_stopping:
-                        self._wanted.wait(pause_s)
+
+    def _next(self, pause_s: float) -> Log | None:
+        """Return the log to copy from, once this pause is over and `throttle` allows it; None if this object stops."""
+        with self._wanted:  # a new rate must not arrive between the look at `throttle` and the wait
+            if pause_s and not self._is_stopping:
+                self._wanted.wait(pause_s)
+            while not self._is_stopping:
+                wait_ms = self.throttle.wait_ms()
+                if self._moving and not wait_ms:
+                    return next(iter(self._moving.values()))
+                self._wanted.wait(wait_ms / 1000 if self._moving else None)
+            return None
 
     def step(self, log: Log) -> float:
-        """Copy some of a log, and let it move if its copy has all. Return how many seconds to wait before the next."""
-        wait_ms = self.throttle.wait_ms()
-        if wait_ms:
-            return wait_ms / 1000
+        """Copy some of a log, and let it move if its copy has all. Return how many seconds to wait after an error."""
         with self._stepping:
             copy = log.copy
             if copy is None:

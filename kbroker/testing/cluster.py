@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -36,14 +36,15 @@ class Cluster:
             cluster.create_topic("views", partitions=6)
             cluster.kill(cluster.leader("views", 0))
 
-    `brokers` maps ids to `Broker`s. `settings`: those of all brokers, by Kafka's names. `zookeeper_jars`: see
-    `zookeeper.find_jars`. `log_level`, `start_timeout_s`: as a Broker's. With three brokers or more each partition has
-    three replicas by default, and an acknowledgement of acks=all needs two of them. `cuts`: `isolate` can cut brokers
-    off, since everybody reaches them through proxies; a broker that was killed is then given up after two seconds.
+    `brokers` maps ids to `Broker`s. `settings`: those of all brokers, by Kafka's names. `racks`: the rack of each
+    broker (broker.rack), that of broker 1 first. `zookeeper_jars`: see `zookeeper.find_jars`. `log_level`,
+    `start_timeout_s`: as a Broker's. With three brokers or more each partition has three replicas by default, and an
+    acknowledgement of acks=all needs two of them. `cuts`: `isolate` can cut brokers off, since everybody reaches them
+    through proxies; a broker that was killed is then given up after two seconds.
 
     A Cluster is for one thread at a time. The end of the `with` block raises BrokerFailed when a broker has ended by
     itself. The constructor raises ZooKeeperMissing when Java or ZooKeeper's jars are not found, and ValueError for
-    settings that it makes itself.
+    settings that it makes itself, and for more or fewer racks than brokers.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Cluster:
         brokers: int = 3,
         *,
         settings: Mapping[str, object] | None = None,
+        racks: Sequence[str] | None = None,
         cuts: bool = False,
         zookeeper_jars: str | Path | None = None,
         log_level: Literal["debug", "info", "warning", "error"] = "info",
@@ -62,6 +64,8 @@ class Cluster:
         for name in OF_THE_KIT:
             if name in given:
                 raise ValueError(f"settings: {name} is not for tests to set")
+        if racks is not None and len(racks) != brokers:
+            raise ValueError(f"{len(racks)} racks are not one for each of {brokers} brokers")
         self.brokers: dict[int, Broker] = {}
         with contextlib.ExitStack() as stack:
             self.zookeeper = ZooKeeper(zookeeper_jars)
@@ -75,6 +79,8 @@ class Cluster:
             for broker_id in range(1, brokers + 1):
                 own = {**_replicated(brokers), **QUICK, **given}
                 own |= {"broker.id": broker_id, "zookeeper.connect": self.zookeeper.connect}
+                if racks is not None:
+                    own["broker.rack"] = racks[broker_id - 1]
                 if self._cuts is not None:
                     own |= self._behind_proxies(broker_id, self._cuts)
                 broker = Broker(settings=own, log_level=log_level, start_timeout_s=start_timeout_s)

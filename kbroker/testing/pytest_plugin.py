@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "kbroker_cluster(brokers=3, cuts=False, **settings): how many brokers the fixture kbroker_cluster has",
+        "kbroker_cluster(brokers=3, cuts=False, racks=None, **settings): what the cluster of kbroker_cluster is like",
     )
 
 
@@ -113,19 +113,20 @@ def kbroker_zookeeper(pytestconfig: pytest.Config) -> Iterator[ZooKeeper]:
 def kbroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers and a ZooKeeper for this test alone. It is skipped where Java or ZooKeeper's jars are missing.
 
-    The marker `kbroker_cluster` gives the number of brokers, `cuts` for `Cluster.isolate`, and settings with `_` for
-    `.`: `min_insync_replicas=1`.
+    The marker `kbroker_cluster` gives the number of brokers, `cuts` for `Cluster.isolate`, the brokers' `racks`, and
+    settings with `_` for `.`: `min_insync_replicas=1`.
     """
     from kbroker.testing.cluster import Cluster
     from kbroker.testing.zookeeper import ZooKeeperMissing
 
     marker = request.node.get_closest_marker("kbroker_cluster")
     brokers, named = (marker.args, marker.kwargs) if marker else ((), {})
-    settings = {name.replace("_", "."): value for name, value in named.items() if name not in ("brokers", "cuts")}
+    of_the_cluster = ("brokers", "cuts", "racks")
+    settings = {name.replace("_", "."): value for name, value in named.items() if name not in of_the_cluster}
     count = brokers[0] if brokers else named.get("brokers", 3)
     try:
         cluster = Cluster(
-            count, settings=settings, cuts=named.get("cuts", False),
+            count, settings=settings, cuts=named.get("cuts", False), racks=named.get("racks"),
             zookeeper_jars=request.config.getini("kbroker_zookeeper_jars") or None,
         )  # fmt: skip
     except ZooKeeperMissing as missing:

@@ -304,15 +304,14 @@ class TransactionCoordinator:
         producer_epoch: int,
         commit: bool,
         answer: Answer,
-        *,
-        is_downgraded: bool = False,
     ) -> None:
         """Handle the EndTxn of a client that keeps its epoch.
 
-        `is_downgraded`: version 2 was served before, and the client may go on with it. It would not ask this
-        coordinator then whether all markers are written before its next transaction, and with the same epoch a marker
-        would end that one too. So a transaction that was begun with version 2 is answered with CONCURRENT_TRANSACTIONS
-        until its markers are written: the client asks again.
+        A client that began the transaction with version 2 ends it so if a Kafka has joined the cluster since, or if the
+        client's connection is from a time when a Kafka was a member. It may go on with version 2, and would not ask
+        this coordinator then whether all markers are written before its next transaction: with the same epoch a marker
+        would end that one too. So it is answered with CONCURRENT_TRANSACTIONS until the markers are written, and asks
+        again.
         """
         error: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         then = answer
@@ -325,7 +324,7 @@ class TransactionCoordinator:
                 if isinstance(transit, ErrorCode):
                     error = transit
                 else:
-                    told = _ask_again(answer) if is_downgraded and begun_with >= EPOCH_VERSION else answer
+                    told = _ask_again(answer) if begun_with >= EPOCH_VERSION else answer
                     then = self._endings.once_prepared(shard, transaction, told)
                     error = shard.store(transaction, transit, then)
         if error is not None:

@@ -48,7 +48,7 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
         "8 bytes name a group, there or not: 500 are its settings; 0.2 us a byte, and an answer ends at 100 MB",
     ),
     (ApiKey.CREATE_TOPICS, "answer"): Bound(1 * MIB, 128, "35 bytes name a topic: all its settings (KIP-525)"),
-    (ApiKey.CREATE_TOPICS, "time"): Bound(400 * MS, 40_000, "35 bytes name a topic: its folder, its files"),
+    (ApiKey.CREATE_TOPICS, "time"): Bound(400 * MS, 100_000, "18 bytes name a topic: its folder, its files"),
     (ApiKey.CREATE_TOPICS, "memory"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
     (ApiKey.CREATE_TOPICS, "stays"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
     (ApiKey.CREATE_TOPICS, "written"): Bound(256 << 10, 400, "what the store writes of a topic"),
@@ -57,7 +57,7 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
     ),
 }
 OF_MEMBERS: dict[tuple[ApiKey, str], Bound] = {
-    (ApiKey.LEADER_AND_ISR, "time"): Bound(400 * MS, 40_000, "45 bytes name a partition: its folder, its files"),
+    (ApiKey.LEADER_AND_ISR, "time"): Bound(400 * MS, 60_000, "45 bytes name a partition: its folder, its files"),
     (ApiKey.LEADER_AND_ISR, "memory"): Bound(32 * MIB, 400, "45 bytes name a partition: its log takes 8 KiB"),
     (ApiKey.LEADER_AND_ISR, "stays"): Bound(32 * MIB, 400, "45 bytes name a partition: its log takes 8 KiB"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -47,12 +48,14 @@ def test_time_is_that_of_other_threads() -> None:
     thread.start()
     done.wait()
     worked = others_ran_ns() - before
+    mine = time.thread_time_ns()
     sum(range(10_000_000))
+    mine = time.thread_time_ns() - mine
     since = others_ran_ns() - before - worked
     ends.set()
     thread.join()
     assert worked > 1_000_000
-    assert since < worked
+    assert since < mine // 2  # threads that other tests have left run a little
 
 
 def test_memory_is_the_highest_there_was() -> None:

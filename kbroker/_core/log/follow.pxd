@@ -12,6 +12,7 @@ from kbroker._core.log.partition cimport partition_t
 ctypedef struct leader_state_t:
     # What an answer of the leader says about a partition, besides its records.
     int32_t leader_epoch         # of the request: the append is refused if the partition has another one now
+    int64_t fetch_offset         # of the request: nothing is appended to a log that ends elsewhere now; -1: not told
     int64_t high_watermark
     int64_t log_start_offset     # -1: not told
 
@@ -26,7 +27,8 @@ ctypedef struct followed_t:
     bint starts_later            # the leader's log starts later: partition_follow_start is due
 
 # Append what a leader has sent; `size` may be 0, and the last batch may be cut off. May block and acquire the GIL: it
-# opens and rolls through storage.Log. Always sets `followed`. Returns 0 or a Kafka error code:
+# opens and rolls through storage.Log. Always sets `followed`: the next fetch is from its log end. Returns 0 or a Kafka
+# error code:
 # FENCED_LEADER_EPOCH: the partition follows no leader in this epoch any more; nothing was appended.
 # CORRUPT_MESSAGE: a batch is damaged. INVALID_RECORD: a batch does not belong at this place of the log. The batches
 # before it were appended. KAFKA_STORAGE_ERROR and others: the disk, or what storage.Log said.

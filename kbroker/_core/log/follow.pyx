@@ -44,6 +44,7 @@ ctypedef struct answer_t:
     const uint8_t *records
     int64_t size                 # bytes of good, whole batches
     int64_t at                   # the byte up to which they are in the log
+    bint follows_on              # the log ended where the fetch began; it may have begun elsewhere since, for a batch
     int finding                  # what is wrong with the first batch that is not good
     int32_t code                 # the error code of the finding
 
@@ -183,6 +184,12 @@ cdef int follow_locked(partition_t *p, answer_t *answer, const leader_state_t *l
         need.kind = NEED_ROLL
         need.base_offset = p.segments[p.segment_count - 1].base_offset
         return NEEDS_HANDLER
+    if not answer.follows_on:
+        if leader.fetch_offset not in (-1, p.log_end_offset):
+            answer.finding = BATCH_OK                # the batches may be good, and a hole would pass for a gap
+            answer.code = 0
+            return 0
+        answer.follows_on = True
     while answer.at < answer.size:
         code = plan(p, answer, leader, &run, need)
         if run.size:

@@ -231,7 +231,10 @@ ctypedef struct partition_t:
     int32_t ended_count
     int32_t ended_capacity
     int32_t ended_known        # `lock`; 1: `ended` has them all, because the log was opened before
+    int64_t ended_unknown_below # `lock`; but for those with markers below this offset, of before the first opening
     int32_t led_since          # both locks; of a leader: the epoch in which it became one
+    int32_t lead_doubted       # `lock`; of a leader: 1: a client knows of more records, and the lead is to be checked
+    int64_t lead_checked_ms    # `lock`; monotonic; when a check of the lead began that has found nobody else; 0: never
     int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
     mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)
     int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made

@@ -427,6 +427,7 @@ cdef class PartitionState(ReplicaRoles):
         cdef followed_t followed
         cdef int code
         leader.leader_epoch = leader_epoch
+        leader.fetch_offset = -1
         leader.high_watermark = high_watermark
         leader.log_start_offset = log_start_offset
         PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
@@ -667,13 +668,15 @@ cdef void note_ended_before(partition_t *p, const producers_t *producers, int64_
 
     A log that is opened again knows them, less those whose markers were cut off. At the first opening nobody knows
     which they are: if there may be some, the last stable offset waits at the log's start until the high watermark has
-    reached the log's end of now.
+    reached the log's end of now. If the log is cut before that, it waits for the new end.
     """
     while p.ended_count and p.ended[p.ended_count - 1].offset >= log_end_offset:
         p.ended_count -= 1
     if p.role == ROLE_ALONE or p.high_watermark >= log_end_offset:
         p.ended_count = 0
-    elif not p.ended_known and producers_had_markers(producers):
+        p.ended_unknown_below = 0
+    elif p.ended_unknown_below > log_end_offset or (not p.ended_known and producers_had_markers(producers)):
+        p.ended_unknown_below = log_end_offset
         note_ended(p, p.log_start_offset, log_end_offset - 1)
     p.ended_known = True
 

@@ -14,7 +14,7 @@ from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
     fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark,
-    replica_clock, replicas_advance, replicas_serve,
+    replica_clock, replicas_advance, replicas_know_no_more, replicas_serve,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 
@@ -256,6 +256,39 @@ cdef class ReplicaRoles(SegmentIndexes):
         free(taken)
         return ready
 
+    def know_no_more(self):
+        """Return the error code for a client that knows of records beyond this leader's log end.
+
+        OFFSET_OUT_OF_RANGE, or NOT_LEADER_OR_FOLLOWER while it is not known whether another broker leads.
+        """
+        cdef int code
+        with nogil:
+            code = replicas_know_no_more(self.p, monotonic_ms())
+        return code
+
+    def take_lead_doubt(self):
+        """Return whether a client was answered since the last call that another broker may lead."""
+        cdef partition_t *p = self.p
+        cdef bint doubted
+        with nogil:
+            mutex_lock(&p.lock)
+            doubted = p.lead_doubted and p.role == ROLE_LEADER
+            p.lead_doubted = False
+            mutex_unlock(&p.lock)
+        return doubted
+
+    def lead_is_checked(self, int32_t leader_epoch, int64_t began_ms):
+        """Note that no other replica led in or after this epoch of the own lead, by a check that began at that time.
+
+        `began_ms` is monotonic. No-op unless this broker leads in this epoch.
+        """
+        cdef partition_t *p = self.p
+        with nogil:
+            mutex_lock(&p.lock)
+            if p.role == ROLE_LEADER and p.leader_epoch == leader_epoch:
+                p.lead_checked_ms = began_ms
+            mutex_unlock(&p.lock)
+
     def follower_fetched(self, int32_t node_id, int64_t broker_epoch, int64_t offset, int64_t log_start_offset,
                          int64_t now_ms):
         """Do what `serve_follower` does for a follower that names no epoch. Return the error code."""
@@ -379,6 +412,8 @@ cdef void forget_followers(partition_t *p) noexcept nogil:
     atomic_store_i32(&p.follower_count, 0)
     atomic_store_i32(&p.in_sync_count, 0)
     p.maximal_count = 0
+    p.lead_doubted = False
+    p.lead_checked_ms = 0
 
 
 cdef void look_again(partition_t *p) noexcept nogil:

@@ -47,6 +47,10 @@ cdef int replicas_check_position(partition_t *p, fetch_position_t *at) noexcept 
 # NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH if the node is none of the replicas, OFFSET_OUT_OF_RANGE.
 cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, fetch_position_t *at,
                         int64_t log_start_offset, int64_t now_ms, bint is_noted) noexcept nogil
+# The error code for a client that knows of records beyond this leader's log end: another leader may have been elected
+# meanwhile and have them. It is OFFSET_OUT_OF_RANGE if the lead was checked lately or there is no other replica, else
+# NOT_LEADER_OR_FOLLOWER; then ReplicaNews tells that the lead is to be checked. `now_ms` is monotonic.
+cdef int replicas_know_no_more(partition_t *p, int64_t now_ms) noexcept nogil
 # Move the high watermark of a leader as far as it can (`lock` held). Returns whether it has moved.
 cdef bint replicas_advance(partition_t *p, int64_t now_ms) noexcept nogil
 # Note that a transaction which began at `first_offset` has ended with a marker at `offset`: until the high watermark is

@@ -13,6 +13,7 @@ from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_O
 
 cdef enum:
     TOLD_EVERY_MS = 100          # how often ReplicaNews is told of one follower that may be let in
+    CHECK_LASTS_MS = 3000        # how long after a check of the lead a client is told that its offset is out of range
 
 
 cdef follower_t *find_follower(partition_t *p, int32_t node_id) noexcept nogil:
@@ -121,10 +122,27 @@ cdef void tell(partition_t *p, follower_t *f, int64_t now_ms) noexcept nogil:
         return
     f.told_ms = now_ms
     f.ready = True
+    post_news(p)
+
+
+cdef void post_news(partition_t *p) noexcept nogil:
+    """Have the partition among the news (`lock` held)."""
     if p.news_mail.box != NULL and not p.news_posted:
         p.news_posted = True
         partition_ref(p)
         post(&p.news_mail)
+
+
+cdef int replicas_know_no_more(partition_t *p, int64_t now_ms) noexcept nogil:
+    cdef int code = OFFSET_OUT_OF_RANGE
+    mutex_lock(&p.lock)
+    if (p.role == ROLE_LEADER and p.follower_count and p.news_mail.box != NULL
+            and (p.lead_checked_ms == 0 or now_ms - p.lead_checked_ms > CHECK_LASTS_MS)):
+        code = NOT_LEADER_OR_FOLLOWER
+        p.lead_doubted = True
+        post_news(p)
+    mutex_unlock(&p.lock)
+    return code
 
 
 cdef int64_t low_watermark(partition_t *p) noexcept nogil:

@@ -260,6 +260,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
                     forgotten_count += 1
                 p.in_session = False
                 continue
+            p.log_start_offset = atomic_load_i64(&p.log.log_start_offset)    # the driver moves it, after an answer
             p.refs += 1
             asked[request.asked_count].partition = p
             asked[request.asked_count].generation = p.generation
@@ -358,6 +359,7 @@ cdef class ReplicaFetcher(FollowedPartitions):
             mutex_unlock(&self.lock)
             return
         leader.leader_epoch = p.leader_epoch
+        leader.fetch_offset = asked.offset
         leader.high_watermark = answer.high_watermark
         leader.log_start_offset = answer.log_start_offset
         p.appending = True
@@ -372,7 +374,6 @@ cdef class ReplicaFetcher(FollowedPartitions):
         if leader.leader_epoch == p.leader_epoch and p.wanted:
             p.offset = followed.log_end_offset
             p.last_epoch = followed.leader_epoch
-            p.log_start_offset = atomic_load_i64(&p.log.log_start_offset)
             p.leader_high_watermark = answer.high_watermark
             if code == CORRUPT_MESSAGE or code == INVALID_RECORD:
                 self.damaged += 1

@@ -257,7 +257,6 @@ cdef class FollowedPartitions(Engine):
         p.not_before_ms = not_before_ms
         p.offset = atomic_load_i64(&p.log.log_end_offset)
         p.last_epoch = atomic_load_i32(&p.log.newest_epoch)
-        p.log_start_offset = atomic_load_i64(&p.log.log_start_offset)
 
     cdef void await_append(self, followed_partition_t *p) noexcept nogil:
         """Return when nothing is appended to the partition, and make what is asked of it outdated."""

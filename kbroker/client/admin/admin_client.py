@@ -272,7 +272,10 @@ class AdminOperations:
     async def describe_log_dirs(
         self, node_ids: Collection[int] | None = None
     ) -> dict[int, tuple[LogDirDescription, ...]]:
-        """Return the log directories of brokers, by node id; None: of all brokers (Kafka 1.0)."""
+        """Return the log directories of brokers, by node id; None: of all brokers (Kafka 1.0).
+
+        All brokers are asked at once. PartialFailure has the error of each broker that does not answer.
+        """
         return await log_dirs.describe(self._cluster, node_ids)
 
     @operation
@@ -299,7 +302,7 @@ class AdminOperations:
 
     @operation
     async def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """Return the groups of all brokers, sorted by name.
+        """Return the groups of all brokers, sorted by name. PartialFailure has lists and errors by node id.
 
         `states`: only groups in one of these states (Kafka 2.6). `types`: only groups of one of these types (Kafka
         3.8).

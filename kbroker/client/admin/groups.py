@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 from kbroker.client.admin.items import (
+    call_all_nodes,
     call_coordinator,
     call_coordinators,
     call_for_each,
@@ -32,19 +34,16 @@ LEFT_BY_ADMIN = "removed by an administrator"
 
 
 async def listing(cluster: Cluster, states: Collection[str], types: Collection[str]) -> list[GroupListing]:
-    async def attempt() -> list[GroupListing]:
-        found = []
-        for node_id in (await cluster.refresh()).nodes:
-            message = M.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-            answer = await cluster.call(message, node_id)
-            raise_for(answer.error_code, None, f"groups of broker {node_id}")
-            found += [
-                GroupListing(each.group_id, each.protocol_type, each.group_state, each.group_type)
-                for each in answer.groups
-            ]
-        return sorted(found, key=lambda group: group.group_id)
+    async def ask(node_id: int) -> list[GroupListing]:
+        message = M.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        answer = await cluster.call(message, node_id)
+        raise_for(answer.error_code, None, f"groups of broker {node_id}")
+        return [
+            GroupListing(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in answer.groups
+        ]
 
-    return await cluster.retried(attempt)
+    by_node = await call_all_nodes(cluster, ask)
+    return sorted(chain.from_iterable(by_node.values()), key=lambda group: group.group_id)
 
 
 async def describe(cluster: Cluster, group_ids: Iterable[str]) -> dict[str, GroupDescription]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from kbroker.client.admin.items import call_for_each, value_or_error
+from kbroker.client.admin.items import call_all_nodes, call_for_each, call_nodes, value_or_error
 from kbroker.client.admin.results import LogDirDescription, ReplicaLogDir, ReplicaSize, TopicPartitionReplica
-from kbroker.client.errors import ClientError, refusal
+from kbroker.client.errors import ClientError, raise_for, refusal
 from kbroker.client.network.cluster import Cluster
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
@@ -15,39 +15,27 @@ from kbroker.protocol import messages as M
 
 
 async def describe(cluster: Cluster, node_ids: Collection[int] | None) -> dict[int, tuple[LogDirDescription, ...]]:
-    if node_ids is None:
-        node_ids = list((await cluster.retried(cluster.refresh)).nodes)
-
-    async def attempt(left: list[int]) -> dict[int, tuple[LogDirDescription, ...] | ClientError]:
-        found: dict[int, tuple[LogDirDescription, ...] | ClientError] = {}
-        for node_id in left:
-            try:
-                answer = await cluster.call(M.DescribeLogDirsRequest(topics=None), node_id)
-            except ClientError as error:
-                found[node_id] = error
-                continue
-            if answer.error_code:
-                found[node_id] = refusal(answer.error_code, None, f"log directories of broker {node_id}")
-                continue
-            found[node_id] = tuple(
-                LogDirDescription(
-                    each.log_dir,
-                    refusal(each.error_code, None, each.log_dir) if each.error_code else None,
-                    {
-                        TopicPartition(topic.name, one.partition_index): ReplicaSize(
-                            one.partition_size, one.offset_lag, bool(one.is_future_key)
-                        )
-                        for topic in each.topics
-                        for one in topic.partitions
-                    },
-                    each.total_bytes,
-                    each.usable_bytes,
-                )
-                for each in answer.results
+    async def ask(node_id: int) -> tuple[LogDirDescription, ...]:
+        answer = await cluster.call(M.DescribeLogDirsRequest(topics=None), node_id)
+        raise_for(answer.error_code, None, f"log directories of broker {node_id}")
+        return tuple(
+            LogDirDescription(
+                each.log_dir,
+                refusal(each.error_code, None, each.log_dir) if each.error_code else None,
+                {
+                    TopicPartition(topic.name, one.partition_index): ReplicaSize(
+                        one.partition_size, one.offset_lag, bool(one.is_future_key)
+                    )
+                    for topic in each.topics
+                    for one in topic.partitions
+                },
+                each.total_bytes,
+                each.usable_bytes,
             )
-        return found
+            for each in answer.results
+        )
 
-    return await call_for_each(cluster, node_ids, attempt)
+    return await (call_all_nodes(cluster, ask) if node_ids is None else call_nodes(cluster, node_ids, ask))
 
 
 async def describe_replicas(

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.admin.items import call_leaders, missing_answer, numbers_by_topic, results_of, value_or_error
+from kbroker.client.admin.controller import given_ms, waited_ms
+from kbroker.client.admin.items import (
+    answers_of_nodes,
+    call_leaders,
+    missing_answer,
+    numbers_by_topic,
+    results_of,
+    value_or_error,
+)
 from kbroker.client.admin.results import OffsetAndTimestamp, TopicPartitionReplica
-from kbroker.client.admin.topics import given_ms, waited_ms
 from kbroker.client.errors import BrokerError, ClientError
 from kbroker.client.network.cluster import Cluster
 from kbroker.errors import ErrorCode
@@ -71,22 +78,25 @@ async def log_ends(cluster: Cluster, replicas: Iterable[TopicPartitionReplica]) 
     by_node: dict[int, list[TopicPartition]] = defaultdict(list)
     for each in replicas:
         by_node[each.node_id].append(TopicPartition(each.topic, each.partition_id))
+
+    async def ask(node_id: int) -> dict[TopicPartitionReplica, int | ClientError]:
+        return await offsets_on(cluster, node_id, by_node[node_id], LATEST_TIMESTAMP)
+
     found: dict[TopicPartitionReplica, int | ClientError] = {}
-    for node_id, theirs in by_node.items():
-        found |= {TopicPartitionReplica(*each, node_id): missing_answer(each) for each in theirs}
-        try:
-            found |= await _log_ends_on(cluster, node_id, theirs)
-        except ClientError as error:
-            found |= {TopicPartitionReplica(*each, node_id): error for each in theirs}
+    for node_id, answered in (await answers_of_nodes(cluster, by_node, ask)).items():
+        theirs = [TopicPartitionReplica(*at, node_id) for at in by_node[node_id]]
+        told = dict.fromkeys(theirs, answered) if isinstance(answered, ClientError) else answered
+        found |= {replica: told.get(replica, missing_answer(replica)) for replica in theirs}
     return results_of(found)
 
 
-async def _log_ends_on(
-    cluster: Cluster, node_id: int, partitions: Iterable[TopicPartition]
+async def offsets_on(
+    cluster: Cluster, node_id: int, partitions: Iterable[TopicPartition], at: int
 ) -> dict[TopicPartitionReplica, int | ClientError]:
+    """Return the first or the last offset (`at`) of each partition's replica on a broker, leader or follower."""
     connection = await cluster.connection(node_id)
     version = connection.version_of(ApiKey.LIST_OFFSETS)
-    asked = _asked(numbers_by_topic(partitions), LATEST_TIMESTAMP)
+    asked = _asked(numbers_by_topic(partitions), at)
     answer = await connection.call(M.ListOffsetsRequest(replica_id=DEBUGGING_REPLICA_ID, topics=asked))
     found: dict[TopicPartitionReplica, int | ClientError] = {}
     for topic in answer.topics:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from kbroker.client.admin.items import call_for_each, missing_answer, numbers_by_topic, value_or_error
+from kbroker.client.admin.controller import ask_controller, controllers_answer, given_ms
+from kbroker.client.admin.items import call_for_each, missing_answer, numbers_by_topic, results_of
+from kbroker.client.admin.offsets import offsets_on
 from kbroker.client.admin.results import FetchedBatches, Reassignment
-from kbroker.client.admin.topics import given_ms, waited_ms
 from kbroker.client.errors import BrokerError, ClientError, raise_for
 from kbroker.client.network.cluster import Cluster
+from kbroker.client.network.connection import Connection
 from kbroker.errors import ErrorCode
-from kbroker.model import TopicPartition
+from kbroker.model import EARLIEST_TIMESTAMP, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
@@ -33,7 +36,7 @@ async def elect(
         message = request(
             election_type=UNCLEAN if unclean else PREFERRED, topic_partitions=wanted, timeout_ms=given_ms(cluster)
         )
-        answer = await (await cluster.controller()).call(message, timeout_ms=waited_ms(cluster))
+        answer = await ask_controller(cluster, message)
         raise_for(answer.error_code, None, "the election")
         found: dict[TopicPartition, bool | ClientError] = {}
         for topic in answer.replica_election_results:
@@ -42,7 +45,7 @@ async def elect(
                 if one.error_code == ErrorCode.ELECTION_NOT_NEEDED:
                     found[at] = False
                 else:
-                    found[at] = value_or_error(one.error_code, one.error_message, str(at), True)
+                    found[at] = controllers_answer(cluster, one.error_code, one.error_message, str(at), True)
         return found
 
     if partitions is not None:
@@ -70,10 +73,10 @@ async def reassign(cluster: Cluster, wanted: Mapping[TopicPartition, Sequence[in
             for topic, numbers in numbers_by_topic(left).items()
         ]
         message = request(topics=topics, timeout_ms=given_ms(cluster))
-        answer = await (await cluster.controller()).call(message, timeout_ms=waited_ms(cluster))
+        answer = await ask_controller(cluster, message)
         raise_for(answer.error_code, answer.error_message, "the reassignment")
         return {
-            at: value_or_error(one.error_code, one.error_message, str(at), None)
+            at: controllers_answer(cluster, one.error_code, one.error_message, str(at), None)
             for topic in answer.responses
             for one in topic.partitions
             for at in [TopicPartition(topic.name, one.partition_index)]
@@ -100,7 +103,7 @@ async def reassignments(
 
     async def attempt() -> dict[TopicPartition, Reassignment]:
         message = request(topics=wanted, timeout_ms=given_ms(cluster))
-        answer = await (await cluster.controller()).call(message, timeout_ms=waited_ms(cluster))
+        answer = await ask_controller(cluster, message)
         raise_for(answer.error_code, answer.error_message, "the list of reassignments")
         return {
             TopicPartition(topic.name, one.partition_index): Reassignment(
@@ -118,22 +121,15 @@ async def fetch(
 ) -> FetchedBatches:
     request = M.FetchRequest
 
-    async def attempt() -> FetchedBatches:
-        connection = await cluster.connection(node_id)
-        if connection.version_of(ApiKey.FETCH) < FROM_FOLLOWERS_SINCE:
-            raise BrokerError(
-                f"{connection.address} lets no consumer read from followers: it serves Fetch up to version "
-                f"{connection.version_of(ApiKey.FETCH)} only, {FROM_FOLLOWERS_SINCE} is needed",
-                code=ErrorCode.UNSUPPORTED_VERSION,
-            )
+    async def ask(connection: Connection, at: int, at_most: int) -> Any:
         part = request.FetchPartition(
-            partition=partition.partition_id, fetch_offset=offset, partition_max_bytes=max_bytes, log_start_offset=-1
+            partition=partition.partition_id, fetch_offset=at, partition_max_bytes=at_most, log_start_offset=-1
         )
         message = request(
             replica_id=-1,
             max_wait_ms=0,
             min_bytes=0,
-            max_bytes=max_bytes,
+            max_bytes=at_most,
             session_epoch=-1,
             topics=[request.FetchTopic(topic=partition.topic, partitions=[part])],
         )
@@ -142,9 +138,25 @@ async def fetch(
         found = next((each for topic in answer.responses for each in topic.partitions), None)
         if found is None:
             raise missing_answer(partition)
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset >= 0:
+        return found
+
+    async def attempt() -> FetchedBatches:
+        connection = await cluster.connection(node_id)
+        if connection.version_of(ApiKey.FETCH) < FROM_FOLLOWERS_SINCE:
+            raise BrokerError(
+                f"{connection.address} lets no consumer read from followers: it serves Fetch up to version "
+                f"{connection.version_of(ApiKey.FETCH)} only, {FROM_FOLLOWERS_SINCE} is needed",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        what = f"{partition} on broker {node_id}"
+        found = await ask(connection, offset, max_bytes)
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:  # with it brokers tell no offsets
+            starts = results_of(await offsets_on(cluster, node_id, [partition], EARLIEST_TIMESTAMP))
+            (start,) = starts.values()
+            found = await ask(connection, start, 1)
+            raise_for(found.error_code, None, what)
             return FetchedBatches(b"", found.high_watermark, found.log_start_offset)
-        raise_for(found.error_code, None, f"{partition} on broker {node_id}")
+        raise_for(found.error_code, None, what)
         return FetchedBatches(bytes(found.records or b""), found.high_watermark, found.log_start_offset)
 
     return await cluster.retried(attempt)

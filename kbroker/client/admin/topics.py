@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
+from kbroker.client.admin.controller import ask_controller, controllers_answer, given_ms
 from kbroker.client.admin.items import call_for_each, value_or_error
 from kbroker.client.admin.results import NewTopic, PartitionDescription, TopicDescription
 from kbroker.client.errors import ClientError
@@ -15,9 +15,6 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 SEEN_WITHIN_S = 5.0
-ANSWER_LATER_MS = 5_000
-"""How much longer an answer is waited for than the broker may take: it still has to send that it was not done in time.
-"""
 
 
 async def names(cluster: Cluster, internal: bool) -> list[str]:
@@ -60,9 +57,9 @@ async def create(cluster: Cluster, topics: Iterable[NewTopic], validate_only: bo
             timeout_ms=given_ms(cluster),
             validate_only=validate_only,
         )
-        answer = await _controller_answer(cluster, message)
+        answer = await ask_controller(cluster, message)
         return {
-            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: controllers_answer(cluster, each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.topics
         }
 
@@ -115,9 +112,9 @@ async def delete(cluster: Cluster, wanted: Iterable[str]) -> None:
             message.topics = [request.DeleteTopicState(name=name) for name in left]
         else:
             message.topic_names = left
-        answer = await connection.call(message, timeout_ms=waited_ms(cluster))
+        answer = await ask_controller(cluster, message, connection)
         return {
-            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: controllers_answer(cluster, each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.responses
         }
 
@@ -133,26 +130,10 @@ async def create_partitions(
 
     async def attempt(left: list[str]) -> dict[str, ClientError | None]:
         message = request(topics=[grown], timeout_ms=given_ms(cluster), validate_only=validate_only)
-        answer = await _controller_answer(cluster, message)
+        answer = await ask_controller(cluster, message)
         return {
-            each.name: value_or_error(each.error_code, each.error_message, f"topic {each.name!r}", None)
+            each.name: controllers_answer(cluster, each.error_code, each.error_message, f"topic {each.name!r}", None)
             for each in answer.results
         }
 
     await call_for_each(cluster, [topic], attempt)
-
-
-async def _controller_answer(cluster: Cluster, message: M.Message) -> Any:
-    return await (await cluster.controller()).call(message, timeout_ms=waited_ms(cluster))
-
-
-def given_ms(cluster: Cluster) -> int:
-    """Return the time that a broker may take for a request, in milliseconds."""
-    options = cluster.network.options
-    found: int = min(options["request.timeout.ms"], options["default.api.timeout.ms"])
-    return found
-
-
-def waited_ms(cluster: Cluster) -> int:
-    """Return how long the client waits for the answer to a request with a time (`given_ms`), in milliseconds."""
-    return given_ms(cluster) + ANSWER_LATER_MS

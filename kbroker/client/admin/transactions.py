@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from itertools import chain
 
-from kbroker.client.admin.items import call_coordinators, call_leaders, call_node, value_or_error
+from kbroker.client.admin.items import call_all_nodes, call_coordinators, call_leaders, call_node, value_or_error
 from kbroker.client.admin.results import ProducerState, TransactionDescription, TransactionListing
 from kbroker.client.errors import BrokerError, ClientError, raise_for, refusal
 from kbroker.client.network.cluster import COORDINATOR, TRANSACTION, Cluster
@@ -23,24 +24,22 @@ FENCING_TIMEOUT_MS = 60_000
 async def listing(
     cluster: Cluster, states: Collection[str], producer_ids: Collection[int], older_than_ms: int
 ) -> list[TransactionListing]:
-    async def attempt() -> list[TransactionListing]:
-        found = []
-        for node_id in (await cluster.refresh()).nodes:
-            message = M.ListTransactionsRequest(
-                state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=older_than_ms
-            )
-            answer = await cluster.call(message, node_id)
-            raise_for(answer.error_code, None, f"transactions of broker {node_id}")
-            if answer.unknown_state_filters:
-                unknown = ", ".join(answer.unknown_state_filters)
-                raise BrokerError(f"no transaction has the state {unknown}", code=ErrorCode.INVALID_REQUEST)
-            found += [
-                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)
-                for each in answer.transaction_states
-            ]
-        return sorted(found, key=lambda each: each.transactional_id)
+    async def ask(node_id: int) -> list[TransactionListing]:
+        message = M.ListTransactionsRequest(
+            state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=older_than_ms
+        )
+        answer = await cluster.call(message, node_id)
+        raise_for(answer.error_code, None, f"transactions of broker {node_id}")
+        if answer.unknown_state_filters:
+            unknown = ", ".join(answer.unknown_state_filters)
+            raise BrokerError(f"no transaction has the state {unknown}", code=ErrorCode.INVALID_REQUEST)
+        return [
+            TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)
+            for each in answer.transaction_states
+        ]
 
-    return await cluster.retried(attempt)
+    by_node = await call_all_nodes(cluster, ask)
+    return sorted(chain.from_iterable(by_node.values()), key=lambda each: each.transactional_id)
 
 
 async def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from kbroker.client.config.option import Options
@@ -35,6 +37,9 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 
 T = TypeVar("T")
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+"""When the call of `Cluster.retried` that runs in a task has to be done."""
 log = logging.getLogger("kbroker.client")
 
 CANONICAL = "resolve_canonical_bootstrap_servers_only"
@@ -506,10 +511,18 @@ class Cluster:
         `timeout_s` seconds (infinity: for ever); None: default.api.timeout.ms. Raises TimedOut when the time is over
         during an attempt, with the error of the attempt before as its cause. Else raises the error of the last attempt.
         """
-        options = self.network.options
-        limit_s = options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
+        limit_s = self.network.options.seconds("default.api.timeout.ms") if timeout_s is None else timeout_s
         deadline = self._loop.time() + limit_s
-        backoff = retry_backoff(options)
+        before = _deadline.set(min(deadline, _deadline.get()))
+        try:
+            return await self._retried_until(deadline, limit_s, attempt, also)
+        finally:
+            _deadline.reset(before)
+
+    async def _retried_until(
+        self, deadline: float, limit_s: float, attempt: Callable[[], Awaitable[T]], also: Collection[ErrorCode]
+    ) -> T:
+        backoff = retry_backoff(self.network.options)
         last: ClientError | None = None
         while True:
             try:
@@ -517,7 +530,7 @@ class Cluster:
                     return await attempt()
             except TimeoutError as error:
                 if limit.expired():
-                    because = f"; the last attempt: {last.message}" if last is not None else ""
+                    because = f"; the last attempt: {last.message}" if last is not None else self._unanswered()
                     raise TimedOut(
                         f"not done within {limit_s:g} s{because}", hint=last.hint if last else None
                     ) from last
@@ -534,6 +547,20 @@ class Cluster:
             await asyncio.sleep(wait_s)
             if last.code in STALE_METADATA:
                 self.refresh_soon()
+
+    def left_s(self) -> float:
+        """Return how much of the time of the call of `retried` that runs here is left, in seconds."""
+        return max(0.0, _deadline.get() - self._loop.time())
+
+    def _unanswered(self) -> str:
+        """Return which brokers are not reached, to stand behind another statement; empty if none is known."""
+        connecting = {node_id for node_id, _ in self._pending}
+        silent = sorted(
+            node.node_id
+            for node in self.view.nodes.values()
+            if node.node_id in connecting or (node.host, node.port) in self._not_before
+        )
+        return f"; no answer from broker {', '.join(map(str, silent))}" if silent else ""
 
 
 def begin(options: Options) -> Cluster:

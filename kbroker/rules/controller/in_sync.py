@@ -37,6 +37,8 @@ def alter_isrs(
     broker = context.brokers.get(leader)
     if broker is None or broker.epoch != broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
+    if any(asked.recovery not in (RECOVERED, RECOVERING) for asked in wanted.values()):
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, which does not parse the request
     outcome: dict[TopicPartition, PartitionState | ErrorCode] = {}
     accepted: dict[TopicPartition, PartitionState] = {}
     for partition, asked in wanted.items():
@@ -76,7 +78,7 @@ def _check(context: Context, partition: TopicPartition, leader: int, asked: Want
     if (leader, asked.isr, asked.recovery) == (state.leader, state.isr, state.recovery):
         # Made already; the answer was lost (KAFKA-14144). So this comes before the check of the partition epoch.
         return state
-    if asked.partition_epoch < state.partition_epoch:
+    if asked.partition_epoch < state.partition_epoch or state.end_of_node is not None:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = set(asked.isr)
     if leader != state.leader or leader not in members or len(members) < len(asked.isr):

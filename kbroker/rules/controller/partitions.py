@@ -6,7 +6,7 @@ controller writes them, so that is nearly always right; where it is not, the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
@@ -120,6 +120,56 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
     return outcome
 
 
+def begin_epochs(context: Context, partitions: Iterable[TopicPartition]) -> Rule[set[TopicPartition]]:
+    """Let the leaders of partitions lead on in new leader epochs, with the same ISRs, and tell nobody.
+
+    Returns the partitions whose states were written.
+    """
+
+    def led_on(_: TopicPartition, state: PartitionState) -> PartitionState:
+        return led_by(state, state.leader, state.isr)
+
+    return (yield from rewrite(context, partitions, led_on, "it gets no new leader epoch"))
+
+
+def rewrite(
+    context: Context,
+    partitions: Iterable[TopicPartition],
+    change: Callable[[TopicPartition, PartitionState], PartitionState | None],
+    unchanged: str,
+) -> Rule[set[TopicPartition]]:
+    """Write the state that `change` makes of each partition's state, and of a newer one if somebody has written that.
+
+    `change` returns None for a state that is to stay. So does a state of a later controller, and one after which no
+    other can follow: then the log says `unchanged`, and why. Returns the partitions whose states were written.
+    """
+    done: set[TopicPartition] = set()
+    remaining = list(partitions)
+    while remaining:
+        wanted: dict[TopicPartition, PartitionState] = {}
+        for partition in remaining:
+            state = context.states.get(partition)
+            if state is None or state.controller_epoch > context.epoch:
+                continue
+            changed = change(partition, state)
+            if changed is None:
+                continue
+            if state.end is not None:
+                context.note(f"{unchanged}: {state.end}", partition)
+                continue
+            wanted[partition] = changed._replace(controller_epoch=context.epoch)
+        written: dict[TopicPartition, PartitionState] = {}
+        if wanted:
+            written = yield WriteStates(wanted)
+        for partition, now in written.items():
+            context.note_state(partition, now)
+        done.update(written)
+        remaining = [each for each in wanted if each not in written]
+        if remaining:
+            yield from read_again(context, remaining)
+    return done
+
+
 def undo_elections(context: Context, broker_id: int, declined: Iterable[TopicPartition]) -> Rule[None]:
     """Give the ISRs back with which a leader has served last: others of them may be elected.
 
@@ -131,7 +181,8 @@ def undo_elections(context: Context, broker_id: int, declined: Iterable[TopicPar
         if state is None or left_out is None or state.leader_epoch != left_out.leader_epoch:
             continue
         isr = tuple(each for each in left_out.isr if each != broker_id)
-        if left_out.elected == NO_LEADER and isr != state.isr and state.controller_epoch <= context.epoch:
+        is_ours = state.controller_epoch <= context.epoch and state.end is None
+        if left_out.elected == NO_LEADER and isr != state.isr and is_ours:
             wanted[partition] = led_by(state, NO_LEADER, isr)._replace(controller_epoch=context.epoch)
     if not wanted:
         return
@@ -165,6 +216,8 @@ def _elect(context: Context, partition: TopicPartition, kind: Election, unclean:
         return f"it has no state, and is {context.partition_status[partition].value}"
     if state.controller_epoch > context.epoch:
         return f"its state is of a controller of a later epoch, {state.controller_epoch}"
+    if state.end is not None:
+        return f"its leader is not replaced: {state.end}"
     elected = elect(kind, context, partition, state, allows_unclean=partition.topic in unclean)
     if elected is None:
         return ""

@@ -13,11 +13,11 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.asked_moves import drop_asked
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteStates, WriteTopic
+from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteTopic
 from kbroker.rules.controller.context import Context
-from kbroker.rules.controller.elections import Election, led_by
+from kbroker.rules.controller.elections import Election
 from kbroker.rules.controller.outcomes import NOT_MOVED, target_problem
-from kbroker.rules.controller.partitions import bring_online, read_again
+from kbroker.rules.controller.partitions import begin_epochs, bring_online
 from kbroker.rules.controller.replicas import change_replicas
 from kbroker.rules.controller.values import Assignment, ReplicaStatus
 
@@ -190,14 +190,9 @@ def raise_leader_epoch(context: Context, partition: TopicPartition) -> Rule[bool
 
     Returns False if the partition has no state any more, or one of a later controller.
     """
-    while True:
-        state = context.states.get(partition)
-        if state is None or state.controller_epoch > context.epoch:
-            context.note(f"{partition} gets no new leader epoch: its state is {state}")
-            return False
-        raised = led_by(state, state.leader, state.isr)._replace(controller_epoch=context.epoch)
-        written = yield WriteStates({partition: raised})
-        if partition in written:
-            context.note_state(partition, written[partition])
-            return True
-        yield from read_again(context, [partition])
+    if (yield from begin_epochs(context, [partition])):
+        return True
+    state = context.states.get(partition)
+    if state is None or state.controller_epoch > context.epoch:
+        context.note(f"{partition} gets no new leader epoch: its state is {state}")
+    return False

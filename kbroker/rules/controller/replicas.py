@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import Rule, WriteStates
+from kbroker.rules.controller.commands import Rule
 from kbroker.rules.controller.context import Context, Replica
 from kbroker.rules.controller.elections import led_by
-from kbroker.rules.controller.partitions import read_again
+from kbroker.rules.controller.partitions import rewrite
 from kbroker.rules.controller.values import NO_LEADER, REPLICA_CHANGES, PartitionState, ReplicaStatus
 
 
@@ -65,8 +65,10 @@ def put_out(context: Context, replicas: Iterable[Replica]) -> Rule[None]:
 
 
 def _take_offline(context: Context, broker_id: int, partitions: Sequence[TopicPartition], batch: Batch) -> Rule[None]:
+    failed = context.failed.get(broker_id, ())
     for partition in partitions:
-        batch.stop(broker_id, partition)
+        if partition not in failed:  # the broker does not use it; or it does again, as it was told since
+            batch.stop(broker_id, partition)
     removed = yield from _remove_from_isr(context, broker_id, [each for each in partitions if each in context.states])
     for partition in partitions:
         if partition in removed:
@@ -88,31 +90,18 @@ def _remove_from_isr(
 
     The last member of an ISR stays in it: it alone has all records. It does not lead, though.
     """
-    done: set[TopicPartition] = set()
-    remaining = list(partitions)
-    while remaining:
-        wanted: dict[TopicPartition, PartitionState] = {}
-        for partition in remaining:
-            state = context.states.get(partition)
-            if state is None or state.controller_epoch > context.epoch:
-                continue
-            if broker_id in state.isr:
-                isr = tuple(each for each in state.isr if each != broker_id) or state.isr
-                leader = NO_LEADER if state.leader == broker_id else state.leader
-                wanted[partition] = led_by(state, leader, isr)._replace(controller_epoch=context.epoch)
-            else:
-                context.states[partition] = state._replace(controller_epoch=context.epoch)
-                done.add(partition)
-        written: dict[TopicPartition, PartitionState] = {}
-        if wanted:
-            written = yield WriteStates(wanted)
-        for partition, now in written.items():
-            context.note_state(partition, now)
-        done.update(written)
-        remaining = [each for each in wanted if each not in written]
-        if remaining:
-            yield from read_again(context, remaining)
-    return done
+    outside: set[TopicPartition] = set()
+
+    def without(partition: TopicPartition, state: PartitionState) -> PartitionState | None:
+        if broker_id not in state.isr:
+            context.states[partition] = state._replace(controller_epoch=context.epoch)
+            outside.add(partition)
+            return None
+        isr = tuple(each for each in state.isr if each != broker_id) or state.isr
+        return led_by(state, NO_LEADER if state.leader == broker_id else state.leader, isr)
+
+    written = yield from rewrite(context, partitions, without, "its ISR stays as it is")
+    return outside | written
 
 
 def _begin_deletion(context: Context, broker_id: int, partitions: Sequence[TopicPartition], batch: Batch) -> None:

@@ -26,7 +26,7 @@ from kbroker.rules.controller.commands import (
 from kbroker.rules.controller.context import Context, LeftOut, Replica
 from kbroker.rules.controller.deletion import resume_deletions
 from kbroker.rules.controller.leaders import preferred_asked
-from kbroker.rules.controller.partitions import bring_all_online
+from kbroker.rules.controller.partitions import begin_epochs, bring_all_online
 from kbroker.rules.controller.reassignment import reassignments_asked, resume_reassignments
 from kbroker.rules.controller.replicas import change_replicas, put_out
 from kbroker.rules.controller.topics import read_topics
@@ -49,6 +49,7 @@ def take_over(context: Context, *, deletion_enabled: bool) -> Rule[None]:
     yield from _take_up_deletions(context, asked, is_enabled=deletion_enabled)
 
     yield from put_out(context, _returned(context, dated))
+    yield from begin_epochs(context, _led_by_returned(context, dated))
     _doubt_leaders(context, dated)
 
     # Brokers have to know each other before they are told whom to follow.
@@ -96,6 +97,21 @@ def _returned(context: Context, dated: Collection[tuple[TopicPartition, DatedSta
         if returned and len(returned) < len(online) and partition.topic not in context.deleting:
             context.note(f"brokers {returned} have come back since the ISR was written, and are put out", partition)
             yield from ((partition, each) for each in returned)
+
+
+def _led_by_returned(
+    context: Context, dated: Collection[tuple[TopicPartition, DatedState]]
+) -> Iterator[TopicPartition]:
+    """Yield partitions that are led by who has registered after the state was written, and that it is to lead on.
+
+    Such a leader may have lost records of its epoch that a follower still has. If it wrote others in that epoch, under
+    the same offsets, nobody would see that the logs differ. Kafka lets it lead on in the same epoch.
+    """
+    for partition, (before, written) in dated:
+        broker, now = context.brokers.get(before.leader), context.states[partition]
+        is_led = now.leader == before.leader and partition.topic not in context.deleting
+        if is_led and broker is not None and broker.epoch > written:
+            yield partition
 
 
 def _doubt_leaders(context: Context, dated: Collection[tuple[TopicPartition, DatedState]]) -> None:

@@ -116,7 +116,9 @@ def grow_topics(
 
 
 def _growth_problem(context: Context, name: str, added: Iterable[int]) -> ErrorCode:
-    if name not in context.assignments or name in context.deleting:
+    if name in context.deleting:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if name not in context.assignments:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if any(each.topic == name for each in context.reassigning):
         return ErrorCode.REASSIGNMENT_IN_PROGRESS

@@ -71,6 +71,12 @@ class Assignment(NamedTuple):
         return Assignment(*(tuple(each for each in part if each != broker_id) for part in self))
 
 
+HIGHEST_EPOCH = 2**31 - 2
+"""The highest leader epoch that is written: one that a number of 32 bits can follow is believed when it is read."""
+LAST_VERSION = 2**31 - 1
+"""The highest version of a node. ZooKeeper begins again below 0 after it, where a version can mean "any"."""
+
+
 class PartitionState(NamedTuple):
     """Leader and ISR of a partition, as they are in the store."""
 
@@ -83,6 +89,21 @@ class PartitionState(NamedTuple):
     recovery: int = RECOVERED
     partition_epoch: int = 0
     """The version of the node; a change has to name it."""
+
+    @property
+    def end(self) -> str | None:
+        """Why no state with a new leader epoch can follow this one; None if one can.
+
+        So many elections do not happen: somebody has written the node who is no controller.
+        """
+        if self.leader_epoch >= HIGHEST_EPOCH:
+            return f"its leader epoch is {self.leader_epoch}, and no higher leader epoch can follow"
+        return self.end_of_node
+
+    @property
+    def end_of_node(self) -> str | None:
+        """Why nothing can be written into the node any more; None if something can."""
+        return "its node was written as often as it can be" if self.partition_epoch >= LAST_VERSION else None
 
 
 class Topic(NamedTuple):

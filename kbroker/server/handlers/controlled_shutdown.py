@@ -1,7 +1,7 @@
 """ControlledShutdown, key 7, versions 0 to 3: a broker that is about to stop asks the controller to move its leaders.
 
-The answer names the partitions that the broker still leads. A broker that is not the controller answers NOT_CONTROLLER,
-one that is alone CLUSTER_AUTHORIZATION_FAILED.
+The answer names the partitions that the broker still leads. A broker that is not the controller answers
+STALE_CONTROLLER_EPOCH, one that is alone CLUSTER_AUTHORIZATION_FAILED.
 Leaves out: nothing.
 
 v0  first; its request header has no client id

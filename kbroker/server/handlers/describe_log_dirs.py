@@ -40,8 +40,9 @@ def handle(services: Services, request: Request, message: M.DescribeLogDirsReque
     """
     in_directory: dict[str, list[tuple[Log, Log]]] = defaultdict(list)
     for log in _wanted(services, message):
-        in_directory[log.directory.path].append((log, log))
-        if (copy := log.copy) is not None:
+        directory, copy = log.directory, log.copy
+        in_directory[directory.path].append((log, log))
+        if copy is not None and copy.directory is not directory:
             in_directory[copy.directory.path].append((log, copy))
     return _Response(
         results=[
@@ -64,7 +65,7 @@ def _describe(path: str, logs: list[tuple[Log, Log]]) -> Described:
     try:
         for log, here in logs:
             topic, partition_id = log.topic_partition
-            with contextlib.suppress(FileNotFoundError):  # the topic was deleted, or has moved, meanwhile
+            with contextlib.suppress(FileNotFoundError):  # the topic was deleted, or the copy is the log now
                 part = _Response.DescribeLogDirsPartition(
                     partition_index=partition_id,
                     partition_size=here.size,

@@ -48,15 +48,14 @@ def handle(services: Services, request: Request, message: M.EndTxnRequest) -> No
     again and ends the transaction without a new epoch. A Kafka 3.9 that leads a partition would let the next
     transaction begin under the new epoch before it has the marker of this one.
     """
-    newest = services.features.versions_of(ApiKey.END_TXN).max
-    if request.api_version > newest:
+    if request.api_version > services.features.versions_of(ApiKey.END_TXN).max:
         request.close(f"EndTxn {request.api_version} is not served any more: a Kafka is a member of the cluster")
         return
     asked = (message.transactional_id, message.producer_id, message.producer_epoch, message.committed)
     if request.api_version >= BUMPED_FROM:
         services.transactions.end_with_bump(*asked, partial(_bumped, request))
     else:
-        services.transactions.end(*asked, partial(_ended, request), is_downgraded=newest < BUMPED_FROM)
+        services.transactions.end(*asked, partial(_ended, request))
 
 
 def _ended(request: Request, error: ErrorCode) -> None:

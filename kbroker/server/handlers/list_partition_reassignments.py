@@ -17,7 +17,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.controller.values import Assignment
-from kbroker.server.handlers.shared.answering import answer
+from kbroker.server.handlers.shared.answering import answer_question
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
@@ -35,7 +35,9 @@ def handle(
         asked = tuple(TopicPartition(topic.name, each) for topic in message.topics for each in topic.partition_indexes)
     if services.controller is None:
         return _response({}, None)
-    services.controller.ask(ListReassignments(asked), lambda found: answer(request, _response(found, ""), _code(found)))
+    services.controller.ask(
+        ListReassignments(asked), lambda found: answer_question(request, message, _response(found, ""), _code(found))
+    )
     return None
 
 

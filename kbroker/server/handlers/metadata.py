@@ -3,7 +3,8 @@
 Topics that do not exist are created before the answer, if auto.create.topics.enable and the request allow it (a request
 of v0 to v3 always does), and are in the answer. (Kafka answers UNKNOWN_TOPIC_OR_PARTITION once, and the client asks
 again.) A topic that cannot be created is answered as one that does not exist. In a cluster a new topic gets its leaders
-from the controller: it is LEADER_NOT_AVAILABLE until then, as in Kafka.
+from the controller: it is LEADER_NOT_AVAILABLE until then, as in Kafka; and where there are fewer brokers than it is to
+have replicas, it is INVALID_REPLICATION_FACTOR.
 Leaves out: nothing.
 
 v0   first; an empty list asks for all topics
@@ -25,7 +26,7 @@ v12  topics asked for by id
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -55,6 +56,10 @@ NO_ID = bytes(16)
 
 MAX_REFUSALS_SAID = 5
 """How many topics of one request the log names when they cannot be created."""
+
+TOLD_BY_MEMBERS = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_TOPIC_EXCEPTION)
+"""Why a topic is not created, as a member of a cluster answers it. A broker that is alone answers that the topic does
+not exist, as Kafka's KRaft mode."""
 
 MAX_CACHED_PARTS = 8
 """Parts of an answer that are kept per topic, one for each set of brokers that clients reach."""
@@ -90,13 +95,13 @@ def handle(services: Services, request: Request, message: M.MetadataRequest) -> 
         found = [_by_id(image, topic_id, message, reach) for topic_id in dict.fromkeys(ids)]
         return _response(image, brokers, found, message)
     names = list(dict.fromkeys(asked.name for asked in message.topics if asked.name is not None))
-    coming = {name for name in names if name in untold}
+    errors = dict.fromkeys((name for name in names if name in untold), ErrorCode.LEADER_NOT_AVAILABLE)
     if _may_create(services, message, version):
-        missing = [name for name in names if name not in image.topics and name not in coming]
+        missing = [name for name in names if name not in image.topics and name not in errors]
         if missing:
-            coming |= _create(services, request, missing)
+            errors |= _create(services, request, missing)
             image = services.cluster.image
-    return _response(image, brokers, [_by_name(image, name, message, reach, coming) for name in names], message)
+    return _response(image, brokers, [_by_name(image, name, message, reach, errors) for name in names], message)
 
 
 def _may_create(services: Services, message: M.MetadataRequest, version: int) -> bool:
@@ -104,15 +109,17 @@ def _may_create(services: Services, message: M.MetadataRequest, version: int) ->
     return asked and bool(services.config["auto.create.topics.enable"])
 
 
-def _create(services: Services, request: Request, names: Sequence[str]) -> set[str]:
-    """Create topics. Returns the names of those that are created, but have no leaders yet."""
+def _create(services: Services, request: Request, names: Sequence[str]) -> dict[str, ErrorCode]:
+    """Create topics. Returns the error codes of those that are answered neither as topics nor as missing."""
     refused = 0
     made = []
-    coming = set()
+    errors: dict[str, ErrorCode] = {}
     for name, result in zip(names, services.cluster.ensure(names), strict=True):
         if isinstance(result, ProtocolError) and result.code == ErrorCode.LEADER_NOT_AVAILABLE:
-            coming.add(name)
+            errors[name] = result.code
         elif isinstance(result, ProtocolError):
+            if result.code in TOLD_BY_MEMBERS and not services.cluster.is_alone:
+                errors[name] = result.code
             refused += 1
             if refused <= MAX_REFUSALS_SAID:
                 log.info("topic %r is not created for a client that asked for it: %s", name, result)
@@ -121,7 +128,7 @@ def _create(services: Services, request: Request, names: Sequence[str]) -> set[s
     if refused > MAX_REFUSALS_SAID:
         log.info("nor are %d more topics of the same request", refused - MAX_REFUSALS_SAID)
     log_change(request, "topics created by being named:", made)
-    return coming
+    return errors
 
 
 def _check_ids(topics: Iterable[M.MetadataRequest.MetadataRequestTopic], version: int) -> None:
@@ -151,7 +158,8 @@ def _body_for_all(
     body = bodies.get(key)
     if body is None:
         topics = [_part(topic, message, reach) for topic in image.topics.values()]
-        topics += [_by_name(image, name, message, reach, untold) for name in untold if name not in image.topics]
+        errors: Mapping[str, ErrorCode] = dict.fromkeys(untold, ErrorCode.LEADER_NOT_AVAILABLE)
+        topics += [_by_name(image, name, message, reach, errors) for name in untold if name not in image.topics]
         body = _response(image, brokers, topics, message).encode(version)
         if len(bodies) >= MAX_CACHED_BODIES:
             bodies.clear()
@@ -181,12 +189,12 @@ def _by_id(image: MetadataImage, topic_id: bytes, message: M.MetadataRequest, re
 
 
 def _by_name(
-    image: MetadataImage, name: str, message: M.MetadataRequest, reach: _Reach | None, coming: Collection[str]
+    image: MetadataImage, name: str, message: M.MetadataRequest, reach: _Reach | None, errors: Mapping[str, ErrorCode]
 ) -> TopicPart:
     topic = image.topic(name)
     if topic is not None:
         return _part(topic, message, reach)
-    error = ErrorCode.LEADER_NOT_AVAILABLE if name in coming else missing_topic_error(name)
+    error = errors.get(name) or missing_topic_error(name)
     part = TopicPart(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
     if message.include_topic_authorized_operations:
         part.topic_authorized_operations = authorized_operations.ON_TOPIC

@@ -24,6 +24,7 @@ from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.groups.answers import FetchedOffset
 from kbroker.model import TopicPartition, partition_key
 from kbroker.protocol import messages as M
+from kbroker.server.handlers.shared.answering import answer_question
 
 if TYPE_CHECKING:
     from kbroker._core.server.request import Request
@@ -40,21 +41,49 @@ def blocks(services: Services, request: Request, message: M.OffsetFetchRequest) 
     return request.api_version == 0
 
 
-def handle(services: Services, request: Request, message: M.OffsetFetchRequest) -> M.OffsetFetchResponse:
-    """Answer the request at once."""
-    version = request.api_version
-    if version >= SEVERAL_GROUPS_FROM:
-        asked = list(_once(message.groups))
-        groups = (_fetch_group(services, group, partitions, message.require_stable) for group, partitions in asked)
-        return M.OffsetFetchResponse(groups=lazily(len(asked), groups))
+def handle(services: Services, request: Request, message: M.OffsetFetchRequest) -> M.OffsetFetchResponse | None:
+    """Answer the request once it is sure that no other broker coordinates the groups."""
+    if request.api_version == 0:
+        partitions = list(_named(message.topics or ()).values())
+        return _response(_fetch_from_store(services, message.group_id, partitions), ErrorCode.NONE)
+    several = request.api_version >= SEVERAL_GROUPS_FROM
+    group_ids = {group.group_id for group in message.groups} if several else {message.group_id}
+
+    def confirmed(unsure: frozenset[str]) -> None:
+        tell = _groups if several else _group
+        response = tell(services, request, message, unsure)
+        answer_question(request, message, response, response.error_code)
+
+    services.groups.offsets.confirm(group_ids, confirmed)
+    return None
+
+
+def _groups(
+    services: Services, request: Request, message: M.OffsetFetchRequest, unsure: frozenset[str]
+) -> M.OffsetFetchResponse:
+    """Answer for several groups; those that are `unsure` may be another broker's."""
+    asked = list(_once(message.groups))
+    groups = (_fetch_group(services, group, partitions, message.require_stable, unsure) for group, partitions in asked)
+    return M.OffsetFetchResponse(groups=lazily(len(asked), groups))
+
+
+def _group(
+    services: Services, request: Request, message: M.OffsetFetchRequest, unsure: frozenset[str]
+) -> M.OffsetFetchResponse:
+    """Answer for the one group of the older versions."""
     partitions = None if message.topics is None else list(_named(message.topics).values())
-    if version == 0:
-        error, fetched = ErrorCode.NONE, _fetch_from_store(services, message.group_id, partitions or [])
+    fetched: list[FetchedOffset] = []
+    if message.group_id in unsure:
+        error = ErrorCode.NOT_COORDINATOR
     else:
         error, fetched = services.groups.offsets.fetch(message.group_id, partitions, message.require_stable)
-    if error and version < GROUP_ERROR_FROM:
+    if error and request.api_version < GROUP_ERROR_FROM:
         fetched = [FetchedOffset(partition, -1, -1, "", error) for partition in partitions or ()]
         error = ErrorCode.NONE
+    return _response(fetched, error)
+
+
+def _response(fetched: Iterable[FetchedOffset], error: ErrorCode) -> M.OffsetFetchResponse:
     R = M.OffsetFetchResponse
     topics = _topics(fetched, R.OffsetFetchResponseTopic, R.OffsetFetchResponsePartition)
     return M.OffsetFetchResponse(error_code=error, topics=topics)
@@ -108,12 +137,18 @@ def _fetch_one_from_store(services: Services, group_id: str, partition: TopicPar
 
 
 def _fetch_group(
-    services: Services, group: _Group, partitions: list[TopicPartition] | None, require_stable: bool
+    services: Services,
+    group: _Group,
+    partitions: list[TopicPartition] | None,
+    require_stable: bool,
+    unsure: frozenset[str],
 ) -> M.OffsetFetchResponse.OffsetFetchResponseGroup:
+    R = M.OffsetFetchResponse
+    if group.group_id in unsure:
+        return R.OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.NOT_COORDINATOR)
     error, fetched = services.groups.offsets.fetch(
         group.group_id, partitions, require_stable, group.member_id, group.member_epoch
     )
-    R = M.OffsetFetchResponse
     topics = _topics(fetched, R.OffsetFetchResponseTopics, R.OffsetFetchResponsePartitions)
     return R.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics)
 

@@ -47,7 +47,8 @@ class ReplicaLeader(FetchSocket):
         self.sessions = True
         self.session: Session | None = None
         self.session_ids = 0
-        self.told: dict[tuple[str | bytes, int], int] = {}  # the high watermarks of the last answers
+        self.told: dict[tuple[str | bytes, int], tuple[int, int]] = {}
+        """The high watermarks and log starts of the last answers."""
         self.errors: dict[tuple[str, int], int] = {}  # each is answered once
         self.error = 0  # of the next answer as a whole
         self.damage: Callable[[bytes], bytes] = bytes
@@ -114,9 +115,10 @@ class ReplicaLeader(FetchSocket):
         for (name, partition), ask in asked.items():
             answer = self.answer_partition(name, partition, ask, message.max_bytes)
             quiet = not answer.error_code and not answer.records and answer.diverging_epoch.epoch < 0
-            if incremental and quiet and self.told.get((name, partition)) == answer.high_watermark:
+            tells = (answer.high_watermark, answer.log_start_offset)
+            if incremental and quiet and self.told.get((name, partition)) == tells:
                 continue
-            self.told[name, partition] = answer.high_watermark
+            self.told[name, partition] = tells
             topic = M.FetchResponse.FetchableTopicResponse(partitions=[answer])
             if by_id:
                 topic.topic_id = name

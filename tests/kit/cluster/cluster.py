@@ -42,6 +42,7 @@ class Cluster:
 
     `kinds` says what each broker is: "kafka" or "kbroker". `settings` are added to those of all brokers. `disk` is the
     size of the small file system that each broker has for its data, as tmpfs takes it ("256m"); None: a directory.
+    `directories`: how many log directories each broker has, without a disk of its own.
     Several threads may do faults at a time, to different brokers.
     """
 
@@ -51,6 +52,7 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         *,
         disk: str | None = None,
+        directories: int = 1,
         connected: Callable[[], Network] = network,
     ):
         remove_ownerless()
@@ -62,6 +64,7 @@ class Cluster:
         self.zookeeper = ZooKeeperProcess(self.folder / "zookeeper", self.network.add_host("zookeeper"))
         self.nodes: dict[int, Node] = {}
         self.disk = disk
+        self._directories = directories
         self._settings = {**REPLICATED, **(settings or {})}
         for kind in kinds:
             self._new_node(kind)
@@ -76,6 +79,7 @@ class Cluster:
             data.parent.mkdir()
             mount("-t", "tmpfs", "-o", f"size={self.disk}", "tmpfs", str(data.parent))
         node = KINDS[kind](node_id, host, folder, self.zookeeper.address, self._settings, data)
+        node.add_directories(*(folder / f"data-{number}" for number in range(2, self._directories + 1)))
         self.nodes[node_id] = node
         return node
 
@@ -93,6 +97,7 @@ class Cluster:
         before.stop()
         folder = self.folder / f"{kind}-{node_id}-{time.monotonic_ns()}"
         node = KINDS[kind](node_id, before.host, folder, self.zookeeper.address, self._settings, before.data)
+        node.add_directories(*before.directories[1:])
         node.take_place_of(before)
         self.nodes[node_id] = node
         self.start([node_id])

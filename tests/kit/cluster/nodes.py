@@ -58,7 +58,7 @@ class Node(ServerProcess):
     ):
         super().__init__(folder, host)
         self.node_id = node_id
-        self.data_path = data
+        self.directories = [data]
         self.is_paused = False
         self.settings: dict[str, object] = {
             "broker.id": node_id,
@@ -77,7 +77,17 @@ class Node(ServerProcess):
 
     @property
     def data(self) -> Path:
-        return self.data_path
+        """The log directory, or the first of several."""
+        return self.directories[0]
+
+    def add_directories(self, *directories: Path) -> None:
+        """Have more log directories from the next start on."""
+        self.directories += directories
+        self.settings["log.dirs"] = ",".join(map(str, self.directories))
+
+    def replica(self, partition: str) -> Path:
+        """Return where a partition's log is, in the log directory that has it. `partition`: as "topic-0"."""
+        return next((found for each in self.directories if (found := each / partition).exists()), self.data / partition)
 
     def is_ready(self) -> bool:
         return serves(self.port, self.host.address)

@@ -1,4 +1,4 @@
-"""A small file system in memory, to be filled up. Tests are skipped without the permission to mount."""
+"""File systems to be filled up, or to become read-only. Tests are skipped without the permission to mount."""
 
 from __future__ import annotations
 
@@ -46,3 +46,19 @@ def fill(directory: Path) -> Path:
                 assert error.errno == errno.ENOSPC
                 size //= 2
     return filler
+
+
+def becomes_read_only(directory: Path) -> None:
+    """Let nobody open a file for writing in a directory any more. What is open stays writable."""
+    mount("--bind", str(directory), str(directory))
+    mount("-o", "remount,bind,ro", str(directory))
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Make a directory read-only for as long as the context lasts."""
+    becomes_read_only(directory)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)

@@ -70,7 +70,13 @@ class LogHome:
         return log
 
     def reopen(self, *, clean: bool) -> Log:
-        """Abandon the log and return it as a new process finds it."""
+        """Abandon the log, and open it as a new process does that is alone."""
+        log = self.find(clean=clean)
+        log.open()
+        return log
+
+    def find(self, *, clean: bool) -> Log:
+        """Abandon the log and return it as a new process finds it, not open."""
         self.abandon()
         self.directory = LogDirectory(str(self.path))
         log = Log(
@@ -79,7 +85,6 @@ class LogHome:
             known_epoch=self.known_epoch,
         )  # fmt: skip
         self._logs.append(log)
-        log.open()
         return log
 
     def abandon(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -61,6 +61,8 @@ class ModelLog:
     damage: int | None = None
     looked_at: list[int] = field(default_factory=list)
     state: ModelState = field(default_factory=ModelState)
+    has_led: Callable[[], None] = lambda: None
+    """Called when it has taken the leader's role, before anybody else knows of that."""
 
     def _check(self) -> None:
         if self.is_offline or self.fails:
@@ -93,6 +95,7 @@ class ModelLog:
         }
         self.state.set_in_sync(in_sync, in_sync)
         self.state.epoch_start_offset = self.state.log_end_offset
+        self.has_led()
 
     def follow(self, epoch: int) -> None:
         self._check()

@@ -20,9 +20,11 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey, request_class, response_class
 from kbroker.replication.acks import ReplicationWaits
 from kbroker.replication.hosted import Hosted, Role
+from kbroker.replication.lead_checks import LeadChecks
 from kbroker.server.coordinators import Coordinators
 from kbroker.server.dispatch import ROUTES
 from kbroker.server.home import OtherBrokers
+from kbroker.state_log.deadlines import Deadlines
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
 from tests.kit.logs.home import LogHome, ManualClock
@@ -84,6 +86,14 @@ class Node:
             home.path.mkdir(parents=True)
             home.clock = brokers.clock
             self.logs[at] = home.create()
+        checking = Deadlines("lead-checks", brokers.clock)
+
+        def check_later(call: Callable[[], None]) -> None:
+            checking.schedule(checking.now_ms(), call)
+
+        def hosted(at: TopicPartition) -> Hosted | None:
+            return brokers.hosted(node_id, at)
+
         self.coordinators = Coordinators(
             config_of([Given("offsets.topic.num.partitions", "1", "test")]),
             brokers.clock,
@@ -93,10 +103,15 @@ class Node:
             cast(Any, None),
             limits_of_group=lambda _: {},
             expire_others=lambda: None,
-            others=OtherBrokers(lambda at: brokers.hosted(node_id, at), cast(Any, self.peers), brokers.ask_controller),
+            others=OtherBrokers(
+                hosted,
+                cast(Any, self.peers),
+                LeadChecks(node_id, hosted, cast(Any, self.peers), check_later, timeout_ms=5_000),
+                brokers.ask_controller,
+            ),
         )
         made = (self.coordinators.groups.get(), self.coordinators.transactions.get())
-        self.deadlines = [made[0]._deadlines, made[1]._deadlines, self.coordinators._between]
+        self.deadlines = [made[0]._deadlines, made[1]._deadlines, self.coordinators._between, checking]
         for deadlines in self.deadlines:
             deadlines._threaded = False  # type: ignore[union-attr]
         for coordinator in made:
@@ -119,9 +134,13 @@ class Brokers:
         self.clock = ManualClock()
         self.roles = {at: (1 + at.partition_id, 0) for at in (*DATA, GROUPS, TRANSACTIONS)}
         """The leader and its epoch of each partition."""
+        self.heard = {node_id: dict(self.roles) for node_id in NODES}
+        """The roles of which each broker has heard."""
         self.next_id = 1000
         self.cut: set[int] = set()
         """Brokers that no request reaches, and whose answers do not arrive."""
+        self.deaf: set[int] = set()
+        """Brokers that the controller does not reach."""
         self.nodes = {node_id: Node(self, node_id, path) for node_id in NODES}
         for at in self.roles:
             self._take_roles(at)
@@ -131,9 +150,9 @@ class Brokers:
         self.run()
 
     def hosted(self, node_id: int, at: TopicPartition) -> Hosted | None:
-        leader, epoch = self.roles[at]
+        leader, epoch = self.heard[node_id][at]
         role = Role.LEADER if leader == node_id else Role.FOLLOWER
-        return Hosted(role, NO_UUID, leader, epoch, 0, NODES, NODES, (), (), False)
+        return Hosted(role, NO_UUID, leader, epoch, 0, NODES, NODES, (), ())
 
     def ask_controller(self, make: Any, api_key: int, highest_version: int, answered: Any) -> None:
         self.next_id += 1000
@@ -152,6 +171,9 @@ class Brokers:
     def _take_roles(self, at: TopicPartition) -> None:
         leader, epoch = self.roles[at]
         for node in self.nodes.values():
+            if node.node_id in self.deaf:
+                continue
+            self.heard[node.node_id][at] = (leader, epoch)
             log = node.logs[at]
             if node.node_id == leader:
                 log.lead(epoch, {other: -1 for other in NODES if other != leader}, NODES)
@@ -171,7 +193,8 @@ class Brokers:
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092)
         image.brokers = {node_id: Broker(node_id, (endpoint,), None, 1) for node_id in NODES}
         for node in self.nodes.values():
-            node.view.show(image)
+            if node.node_id not in self.deaf:
+                node.view.show(image)
 
     # --- what the test carries
     def run(self, milliseconds: int = 0) -> None:
@@ -187,6 +210,8 @@ class Brokers:
             for node in self.nodes.values():
                 log = node.logs[at]
                 if node.node_id == leader or node.node_id in self.cut or leader in self.cut:
+                    continue
+                if self.heard[node.node_id][at] != (leader, epoch):
                     continue
                 if log.log_end_offset > source.log_end_offset:
                     log.truncate_to(source.log_end_offset)

@@ -179,6 +179,10 @@ class MemorySession:
                 raise StoreUnavailable("the connection was lost; the change may have been made")
         return outcomes
 
+    @property
+    def may_have_ended(self) -> bool:
+        return self.is_over
+
     def on_end(self, callback: Callable[[], None]) -> None:
         self._end_callbacks.append(callback)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kbroker._core.wire import record_batch
 from kbroker.errors import ErrorCode, StorageFailed
@@ -76,6 +76,9 @@ class MemoryReplica:
             committed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         else:
             committed(ErrorCode.NONE, self.log_end_offset)
+
+    def confirm_lead(self, confirmed: Callable[[ErrorCode], None]) -> None:
+        confirmed(ErrorCode.NONE)
 
     def lead_again(self, leader_epoch: int) -> None:
         """Become the leader in that epoch, after another broker has led the partition."""

@@ -164,17 +164,13 @@ class TransactionHome:
         self.coordinator.end_with_bump(name, *who, commit, answers.append)
         return answers
 
-    def end(
-        self, who: tuple[int, int], commit: bool = True, name: str = "id", *, is_downgraded: bool = False
-    ) -> ErrorCode:
-        (answer,) = self.ask_end(who, commit, name, is_downgraded=is_downgraded)
+    def end(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> ErrorCode:
+        (answer,) = self.ask_end(who, commit, name)
         return answer
 
-    def ask_end(
-        self, who: tuple[int, int], commit: bool = True, name: str = "id", *, is_downgraded: bool = False
-    ) -> list[ErrorCode]:
+    def ask_end(self, who: tuple[int, int], commit: bool = True, name: str = "id") -> list[ErrorCode]:
         answers: list[ErrorCode] = []
-        self.coordinator.end(name, *who, commit, answers.append, is_downgraded=is_downgraded)
+        self.coordinator.end(name, *who, commit, answers.append)
         return answers
 
     def state(self, name: str = "id") -> str:

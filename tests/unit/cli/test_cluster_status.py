@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +13,7 @@ from kbroker import __version__
 from kbroker.client import AdminClient, Producer
 from kbroker.testing.reserved_port import ReservedPort
 from tests.kit.brokers.process import BrokerProcess
-from tests.kit.clients.commands import Run, from_json
+from tests.kit.clients.commands import TIMEOUT_S, Run, command_of, from_json
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,40 @@ def test_log_directories_have_sizes_and_free_space(broker: BrokerProcess, here: 
     assert str(broker.data) in here("cluster", "status").stdout.decode()
     (described,) = from_json(here("topics", "describe", topic, "--json"))
     assert described["size"] > 100_000
+
+
+def test_a_topic_that_goes_while_it_is_looked_at_is_passed_over(
+    here: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = from_json(here("cluster", "status", "--json"))
+    listed = AdminClient.list_topics
+
+    def with_gone(admin: AdminClient, *, internal: bool = False) -> list[str]:
+        return [*listed(admin, internal=internal), "gone"]
+
+    monkeypatch.setattr(AdminClient, "list_topics", with_gone)
+    assert from_json(here("cluster", "status", "--json"))["partitions"] == before["partitions"]
+    assert here("reassign", "plan").stdout == b"nothing has to move\n"
+    monkeypatch.setattr(AdminClient, "list_topics", lambda admin, *, internal=False: ["gone", "also-gone"])
+    assert from_json(here("cluster", "status", "--json"))["partitions"] == 0
+    assert here("reassign", "plan").stdout == b"nothing has to move\n"
+
+
+def test_a_watch_goes_on_through_looks_that_fail_until_it_is_interrupted(broker: BrokerProcess) -> None:
+    command = command_of("cluster", "status", "--watch", "--timeout", "1", "-b", broker.address)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None and watching.stderr is not None
+        try:
+            assert watching.stdout.readline().startswith("cluster ")
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                assert watching.stderr.readline().startswith("kbroker: ")
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            while watching.stdout.readline() != "\n":
+                pass
+            assert watching.stdout.readline().startswith("cluster "), "the next look"
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(TIMEOUT_S) == 130
+        finally:
+            watching.kill()

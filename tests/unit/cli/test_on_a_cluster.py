@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import pytest
 
+from kbroker.cli.verify_replicas import _Brokers
 from kbroker.client import AdminClient, Producer
+from kbroker.inspection.replica_check import Bounds, replica_on
+from kbroker.model import TopicPartition
 from kbroker.testing import Broker, Cluster
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.commands import Run, commands_here, from_json
-from tests.kit.kafka import maven
-from tests.kit.kafka.zookeeper import zookeeper_jars
 from tests.kit.parts.processors import wait_until
 
 WAIT_S = 30.0
@@ -31,11 +32,7 @@ SLOW = "0.1"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    try:
-        jars = zookeeper_jars()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
+def cluster(jars: Path) -> Iterator[Cluster]:
     with Cluster(3, settings=SETTINGS, zookeeper_jars=jars) as started:
         yield started
 
@@ -222,10 +219,17 @@ def test_a_throttled_move_is_watched_and_cancelled(cluster: Cluster, here: Run, 
     assert "0 under-replicated, 0 without a leader, 1 moving\n" in text
     assert f"  {name}-0 on broker {new} is " in text and " offsets behind\n" in text
 
-    assert from_json(here("reassign", "cancel", name, "--json")) == [{"topic": name, "partition": 0}]
-    assert here("reassign", "status").stdout == b"nothing is moving\n"
-    assert replicas(here, name) == [old] and rates(here) == []
+    assert here("reassign", "plan", name, "--without", str(old[1])).stdout == b"nothing has to move\n", "it moves"
+    (planned,) = from_json(here("reassign", "plan", name, "--without", str(new), "--json"))
+    assert (planned["replicas"], planned["new_replicas"]) == ([old[0], new], [old[0], old[1]])
+
+    cancelled = here("reassign", "cancel", name, "--preserve-throttles", "--json")
+    assert from_json(cancelled) == [{"topic": name, "partition": 0}]
+    assert replicas(here, name) == [old]
+    assert here("reassign", "status", "--preserve-throttles").stdout == b"nothing is moving\n"
+    assert set(rates(here)) == {"100000"} and len(of_topic(here, name)) == 3
     assert here("reassign", "cancel", name).stdout == b"0 moves cancelled\n"
+    assert rates(here) == []
     assert of_topic(here, name) == ["segment.bytes"]
 
 
@@ -246,8 +250,10 @@ def test_a_second_throttled_move_leaves_the_first_throttled(
         leaders = throttled["leader.replication.throttled.replicas"][0].split(",")
         assert {f"0:{each}" for each in old[0]} <= set(leaders) and f"0:{new[0]}" not in leaders
     assert f"1:{new[1]}" in followers
-    here("reassign", "cancel", name)
-    assert here("reassign", "status").stdout == b"nothing is moving\n"
+    here("reassign", "cancel", f"{name}:1")
+    assert set(rates(here)) == {"100000"}, "the other one still moves"
+    here("reassign", "cancel", f"{name}:0")
+    assert rates(here) == []
     assert replicas(here, name)[0] == old[0] and of_topic(here, name) == ["segment.bytes"]
 
 
@@ -287,6 +293,44 @@ def test_partitions_and_topics_that_are_not_there_do_not_move(here: Run, name: s
     assert f"not-{name}" in refused(here("reassign", "plan", f"not-{name}", code=1))
     assert f"not-{name}" in refused(here("reassign", "cancel", f"not-{name}", code=1))
     assert "broker 9 is not in the cluster; it has 1, 2, 3" in refused(here("reassign", "plan", "--on", "9", code=1))
+
+
+# --- what replicas have -----------------------------------------------------------------------------------------------
+
+
+def test_a_replica_whose_start_moves_while_it_is_read_goes_on_there(cluster: Cluster, here: Run, name: str) -> None:
+    here("topics", "create", name, "--replication-factor", "3")
+    at = TopicPartition(name, 0)
+    for _ in range(4):
+        fill(cluster, name, 1)
+    with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        leader = replica_on(admin, at, cluster.leader(name, 0))
+        assert leader.look().start_offset == 0
+        admin.delete_records({at: 2})
+        assert [each.base_offset for each in leader.read(0)] == [2, 3]
+        assert leader.look() == Bounds(2, 4)
+    kept = here("verify-log", "--replicas", name)
+    assert not kept.stdout and "1 partition with more than one replica compared\n" in kept.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({}, 0),
+        ({"retention.ms": "-1"}, 0),
+        ({"retention.ms": "1000"}, None),
+        ({"retention.bytes": "1000000"}, None),
+        ({"cleanup.policy": "compact"}, None),
+    ],
+)
+def test_what_retention_leaves_is_known(
+    cluster: Cluster, here: Run, name: str, settings: dict[str, str], first: int | None
+) -> None:
+    with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, 1, 3, settings)
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            producer.send(name, b"x", key=b"k", partition=0).result(WAIT_S)
+        assert _Brokers(admin, [name]).kept_from(TopicPartition(name, 0)) == first
 
 
 # --- a broker comes ---------------------------------------------------------------------------------------------------
@@ -365,6 +409,7 @@ def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
         assert f"broker {dead} has replicas and is not in the cluster now" in error
         compared = here("verify-log", "--replicas", name, code=1)
         assert compared.stdout.decode().startswith(f"{name}-0 on broker {dead}: it cannot be read: ")
+        assert "0 partitions with more than one replica compared, 1 in part\n" in compared.stderr.decode()
         elected = here("topics", "elect-leaders", pair, "--json", code=1)
         assert f"1 of 2 failed: {pair}-1: PREFERRED_LEADER_NOT_AVAILABLE" in elected.stderr.decode()
         assert from_json(elected) == [{"topic": pair, "partition": 0, "leader": alive}]

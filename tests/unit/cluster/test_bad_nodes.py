@@ -12,7 +12,12 @@ import pytest
 
 from kbroker.cluster import members
 from kbroker.cluster.config_notifications import notification
-from kbroker.cluster.controller_requests import AllocateProducerIds, ListReassignments
+from kbroker.cluster.controller_requests import (
+    AllocateProducerIds,
+    AlterPartition,
+    AlterReassignments,
+    ListReassignments,
+)
 from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
 from kbroker.cluster.membership import RETRY_S, Membership, MembershipOptions
 from kbroker.cluster.new_topics import TopicDefaults
@@ -67,6 +72,7 @@ class Watching:
             exact_internal_topics=(),
             ask=lambda request, answered: None,
             is_controller=lambda: False,
+            is_deleting=lambda name: False,
             clock=self.clock,
             check_broker_config=check_broker_config,
         )
@@ -426,7 +432,7 @@ def test_a_block_of_producer_ids_that_cannot_be_is_not_continued(cluster: Contro
         assert cluster.node(paths.PRODUCER_ID_BLOCK) == data
 
 
-@pytest.mark.parametrize("data", [RUBBISH, b"-1", b"2147483647", b"99999999999"])
+@pytest.mark.parametrize("data", [RUBBISH, b"-1", b"2147483646", b"2147483647", b"99999999999"])
 def test_an_epoch_of_controllers_that_cannot_be_read_is_told_once_and_waited_for(
     cluster: ControlCluster, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -473,3 +479,62 @@ def test_a_reassignment_of_a_tool_that_cannot_be_is_passed_over_and_a_later_one_
     cluster.tree.put(paths.REASSIGN_PARTITIONS, wanted)
     cluster.settle()
     assert cluster.assignment("t").replicas == {0: (3,)}
+
+
+def alter_isr(cluster: ControlCluster, leader: int, isr: list[int], partition_epoch: int) -> int:
+    """Ask for an ISR of t-0 in leader epoch 0, and return the error code."""
+    R = M.AlterPartitionRequest
+    one = R.PartitionData(partition_index=0, leader_epoch=0, new_isr=isr, partition_epoch=partition_epoch)
+    topic = R.TopicData(topic_id=cluster.assignment("t").topic_id.bytes, partitions=[one])
+    request = R(broker_id=leader, broker_epoch=cluster.members[leader].told.epoch, topics=[topic])
+    answer = cluster.ask(AlterPartition(request, 2))
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+HIGHEST = 2**31 - 1
+
+
+@pytest.mark.parametrize("epoch", [HIGHEST - 3, HIGHEST - 1, HIGHEST, HIGHEST + 1, 2**63, -1])
+def test_leader_epochs_end_below_two_to_the_31_and_other_partitions_go_on(
+    cluster: ControlCluster, epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create("t", (2, 3, 4))
+    cluster.create("other", (2, 3, 4))
+    path = paths.partition_state_path("t", 0)
+    garbage = paths.PartitionRegistration(2, epoch, (2, 3, 4), 1)
+    cluster.tree.put(path, paths.encode_partition_state(garbage))
+    caplog.set_level("INFO")
+    cluster.lose(1)
+    for broker_id in (2, 3):
+        cluster.lose(broker_id)
+    assert cluster.active.node_id == 4 and cluster.leader("other") == 4
+    assert cluster.ask(AlterReassignments({TopicPartition("other", 0): (4,)})) is not None
+    data = cluster.node(path)
+    assert data is not None
+    if 0 <= epoch < HIGHEST - 1:
+        assert paths.decode_partition_state(path, data).leader_epoch == HIGHEST - 1, "what is written can be read"
+    else:
+        assert data == paths.encode_partition_state(garbage), "it is left as it is"
+    problem = "no higher leader epoch can follow" if 0 <= epoch < HIGHEST else "not from 0 to"
+    lines = [record.getMessage() for record in caplog.records if problem in record.getMessage()]
+    assert lines and all("t" in line for line in lines)
+    assert "failed at" not in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_state_that_was_written_as_often_as_it_can_be_is_left_as_it_is(
+    cluster: ControlCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create("t", (2, 3, 4))
+    cluster.create("other", (2, 3, 4))
+    path = paths.partition_state_path("t", 0)
+    cluster.tree.model.nodes[path].version = HIGHEST
+    caplog.set_level("INFO")
+    cluster.lose(1)
+    before = cluster.node(path)
+    assert alter_isr(cluster, 2, [2, 3], HIGHEST) == ErrorCode.INVALID_UPDATE_VERSION
+    cluster.lose(2)
+    assert cluster.leader("other") == 3
+    assert cluster.node(path) == before and cluster.tree.model.nodes[path].version == HIGHEST
+    assert "its node was written as often as it can be" in caplog.text
+    assert "failed at" not in caplog.text and "Traceback" not in caplog.text

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from kbroker.cluster.controller_requests import ControlledShutdown
+from kbroker.cluster.controller_requests import (
+    AllocateProducerIds,
+    AlterPartition,
+    AlterReassignments,
+    ControlledShutdown,
+    refusal,
+)
 from kbroker.cluster.topic_requests import CreateTopics, DeleteTopics, GrowTopics, PlannedTopic
 from kbroker.coordination import paths
 from kbroker.coordination.store import Delete
@@ -153,7 +162,49 @@ def test_a_new_controller_puts_out_of_isrs_who_is_no_replica(cluster: ControlClu
 def test_brokers_that_have_all_come_back_keep_their_isr(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     come_back(cluster, 2, 3)
-    assert cluster.state("t")[:3] == (2, 0, (2, 3))
+    assert cluster.state("t")[:3] == (2, 1, (2, 3))
+
+
+def test_a_leader_that_came_back_while_there_was_no_controller_leads_on_in_a_new_epoch_only(
+    cluster: ControlCluster,
+) -> None:
+    """In the epoch before it may have written records that its followers have, and that it has lost."""
+    cluster.create("t", (2, 3), (3, 2), (2, 1), (2,))
+    cluster.set_isr("t", 0, (2,))
+    come_back(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (2, 1, (2,)), "broker 3 is there all the time, and not in the ISR"
+    assert cluster.state("t", 2)[:3] == (2, 2, (2,)), "and one more, since broker 1 has left the ISR"
+    assert cluster.state("t", 3)[:3] == (2, 1, (2,))
+    told = [
+        (TopicPartition(topic.topic_name, each.partition_index), each.leader_epoch)
+        for request in cluster.members[2].told.received
+        if isinstance(request, M.LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for each in topic.partition_states
+        if each.leader == 2
+    ]
+    assert told
+    assert all(epoch > 0 for _, epoch in told), "it has led in epoch 0, in its former life"
+
+
+def test_a_leader_that_came_back_leads_on_in_the_last_epoch_that_there_can_be(
+    cluster: ControlCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create("t", (2, 3))
+    caplog.set_level("INFO")
+    last = paths.PartitionRegistration(2, 2**31 - 2, (2, 3), 1)
+    cluster.tree.put(paths.partition_state_path("t", 0), paths.encode_partition_state(last))
+    come_back(cluster, 2, 3)
+    assert cluster.state("t")[:3] == (2, 2**31 - 2, (2, 3))
+    assert "no higher leader epoch can follow" in caplog.text
+    assert "failed at" not in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_leader_that_was_there_all_the_time_keeps_its_epoch_under_a_new_controller(cluster: ControlCluster) -> None:
+    cluster.create("t", (3, 2), (3,))
+    come_back(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (3, 1, (3,)), "its follower has come back, and is put out of the ISR"
+    assert cluster.state("t", 1)[:3] == (3, 0, (3,))
 
 
 def test_a_new_controller_leaves_isrs_alone_whose_members_came_back_before_they_were_written(
@@ -167,23 +218,79 @@ def test_a_new_controller_leaves_isrs_alone_whose_members_came_back_before_they_
     assert cluster.state("t")[:3] == (2, 0, (2, 3))
 
 
-def test_a_controller_that_was_deposed_writes_nothing_more(cluster: ControlCluster) -> None:
-    cluster.create("t", (2, 3))
-    old = cluster.active
-    # Another broker is elected while this one knows nothing of it: its events are not handled.
+def depose_unseen(cluster: ControlCluster) -> dict[str, bytes]:
+    """Let broker 2 be elected while the controller handles no event. Returns the nodes that there are then."""
     cluster.tree.change(0, [Delete(paths.CONTROLLER)])
     for _ in range(50):
         cluster.members[2].controller.step()
     assert cluster.members[2].controller.is_active
-    before = cluster.state("t")
-    cluster.members[3].is_running = False
-    cluster.members[3].session.expire()
-    writes = len(cluster.tree.writes)
+    return nodes(cluster)
+
+
+def nodes(cluster: ControlCluster) -> dict[str, bytes]:
+    return {path: node.data for path, node in cluster.tree.model.nodes.items()}
+
+
+def shutdown_of(cluster: ControlCluster, broker_id: int) -> ControlledShutdown:
+    epoch = cluster.members[broker_id].told.epoch
+    return ControlledShutdown(M.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch))
+
+
+def smaller_isr(cluster: ControlCluster) -> AlterPartition:
+    R = M.AlterPartitionRequest
+    part = R.PartitionData(partition_index=0, new_isr_with_epochs=[R.BrokerState(broker_id=2, broker_epoch=-1)])
+    topic = R.TopicData(topic_id=cluster.assignment("t").topic_id.bytes, partitions=[part])
+    return AlterPartition(R(broker_id=2, broker_epoch=cluster.members[2].told.epoch, topics=[topic]), 3)
+
+
+def new_topic(_: ControlCluster) -> CreateTopics:
+    return CreateTopics({"new": PlannedTopic(paths.TopicAssignment(UUID(int=9), {0: (1,)}, {}, {}), {})})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        smaller_isr,
+        new_topic,
+        lambda cluster: shutdown_of(cluster, 2),
+        lambda _: GrowTopics({"t": {1: (1, 2)}}),
+        lambda _: DeleteTopics(frozenset({"t"})),
+        lambda _: AlterReassignments({TopicPartition("t", 0): (3, 1)}),
+        lambda cluster: AllocateProducerIds(
+            M.AllocateProducerIdsRequest(broker_id=3, broker_epoch=cluster.members[3].told.epoch)
+        ),
+    ],
+)
+def test_a_controller_that_was_deposed_in_the_middle_of_a_change_writes_nothing_more(
+    cluster: ControlCluster, asked: Callable[[ControlCluster], Any]
+) -> None:
+    """The version of /controller_epoch, which is checked with each write, is all that keeps it from that."""
+    cluster.create("t", (2, 3))
+    old = cluster.active
+    answers: list[object] = []
+    request = asked(cluster)
+    old.controller.ask(request, answers.append)
+    assert old.controller.step(), "it has taken the request, and has not written yet"
+    before = depose_unseen(cluster)
     while old.controller.step():
         pass
     assert not old.controller.is_active
-    assert not [each for each in cluster.tree.writes[writes:] if "/brokers/topics" in each[-1].path]
-    assert cluster.state("t") == before
+    assert answers == [refusal(request, ErrorCode.NOT_CONTROLLER)]
+    assert nodes(cluster) == before
+
+
+def test_a_controller_that_was_deposed_is_none_as_soon_as_it_sees_that(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    old = cluster.active
+    before = depose_unseen(cluster)
+    while old.controller.step():
+        pass
+    assert not old.controller.is_active
+    assert old.controller.context is None
+    assert old.controller.controller_id == 2
+    assert nodes(cluster) == before
+    cluster.members[3].is_running = False
+    cluster.members[3].session.expire()
     cluster.settle()
     assert cluster.state("t")[:3] == (2, 1, (2,))
 
@@ -254,6 +361,17 @@ def test_a_deletion_goes_on_with_another_controller(cluster: ControlCluster) -> 
     assert cluster.node(paths.topic_path("t")) is None
 
 
+def test_a_deletion_that_no_controller_has_begun_is_carried_out_by_the_next_one(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.kill(1)
+    cluster.tree.put(paths.delete_topic_path("t"))
+    cluster.expire(1)
+    cluster.settle()
+    assert cluster.node(paths.topic_path("t")) is None
+    assert cluster.node(paths.delete_topic_path("t")) is None
+    assert cluster.members[2].told.logs == cluster.members[3].told.logs == set()
+
+
 def test_a_topic_grows(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3))
     assert cluster.ask(GrowTopics({"t": {1: (3, 1), 2: (1, 2)}, "none": {0: (1,)}})) == {
@@ -281,6 +399,18 @@ def test_a_controlled_shutdown_gives_everything_away(cluster: ControlCluster) ->
     cluster.settle()
     assert cluster.state("t", 0)[:3] == (3, 1, (3, 1)), "its end changes nothing more"
     assert cluster.leader("t", 2) == -1
+
+
+@pytest.mark.parametrize("known_as", [-1, 0, 1])
+def test_a_controlled_shutdown_without_an_epoch_or_of_a_registration_that_is_not_seen_yet_is_carried_out(
+    cluster: ControlCluster, known_as: int
+) -> None:
+    """Versions 0 and 1 have no broker epoch; a broker may ask before the controller has heard that it is back."""
+    cluster.create("t", (2, 3))
+    epoch = -1 if known_as < 0 else cluster.members[2].told.epoch + known_as
+    answer = cluster.ask(ControlledShutdown(M.ControlledShutdownRequest(broker_id=2, broker_epoch=epoch)))
+    assert (answer.error_code, answer.remaining_partitions) == (0, [])
+    assert cluster.state("t")[:3] == (3, 1, (3,))
 
 
 def test_a_broker_that_registers_at_the_moment_of_another_event_is_noticed(cluster: ControlCluster) -> None:

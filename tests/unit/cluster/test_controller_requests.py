@@ -13,15 +13,20 @@ from kbroker.cluster.controller_requests import (
     AllocateProducerIds,
     AlterPartition,
     AlterReassignments,
+    ControlledShutdown,
     ElectLeaders,
     ListReassignments,
 )
 from kbroker.cluster.topic_requests import DeleteTopics, GrowTopics
 from kbroker.coordination import paths
-from kbroker.coordination.store import Create
+from kbroker.coordination.store import Create, SetData
 from kbroker.errors import ErrorCode
 from kbroker.model import NO_UUID, TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.rules.controller.brokers import roles_answered
+from kbroker.rules.controller.commands import LeaderAndIsrAnswer, StopReplicaAnswer
+from kbroker.rules.controller.context import Context
+from kbroker.rules.controller.deletion import replicas_answered
 from tests.kit.parts.control_cluster import ControlCluster
 
 T0 = TopicPartition("t", 0)
@@ -90,7 +95,9 @@ def test_an_isr_is_changed_at_its_partition_epoch_and_told_to_all(cluster: Contr
 def test_checks_of_an_isr_come_in_kafkas_order(cluster: ControlCluster) -> None:
     cluster.create("t", (2, 3, 4))
     now = [(2, -1), (3, -1), (4, -1)]
-    assert code(alter(cluster, now, broker_epoch=1)) == ErrorCode.STALE_BROKER_EPOCH
+    own = cluster.members[2].told.epoch
+    for other in (-1, 1, own - 1, own + 1):
+        assert code(alter(cluster, now, broker_epoch=other)) == ErrorCode.STALE_BROKER_EPOCH
     assert code(alter(cluster, now, topic_id=b"x" * 16)) == ErrorCode.UNKNOWN_TOPIC_ID
     assert code(alter(cluster, now, partition_epoch=5)) == ErrorCode.NOT_CONTROLLER
     assert code(alter(cluster, now, leader_epoch=5)) == ErrorCode.NOT_CONTROLLER
@@ -102,6 +109,7 @@ def test_checks_of_an_isr_come_in_kafkas_order(cluster: ControlCluster) -> None:
     assert code(alter(cluster, now)) == ErrorCode.INVALID_UPDATE_VERSION
     assert code(alter(cluster, now[1:], partition_epoch=1)) == ErrorCode.INVALID_REQUEST, "without the leader"
     assert code(alter(cluster, [*now, (1, -1)], partition_epoch=1)) == ErrorCode.INVALID_REQUEST, "no replica"
+    assert code(alter(cluster, [*now, now[1]], partition_epoch=1)) == ErrorCode.INVALID_REQUEST, "one of them twice"
     assert code(alter(cluster, now, partition_epoch=1, leader=3)) == ErrorCode.INVALID_REQUEST, "not of the leader"
     assert code(alter(cluster, now, partition_epoch=1, recovery=1)) == ErrorCode.INVALID_REQUEST
     cluster.lose(4)
@@ -111,6 +119,72 @@ def test_checks_of_an_isr_come_in_kafkas_order(cluster: ControlCluster) -> None:
     assert code(alter(cluster, now, version=1, **fresh)) == ErrorCode.OPERATION_NOT_ATTEMPTED
     cluster.lose(3)
     assert code(alter(cluster, now[:2], leader_epoch=0)) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_leader_that_recovers_is_alone_in_the_isr_until_it_has_recovered(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)
+    cluster.lose(2)
+    cluster.unclean.add("t")
+    cluster.start(3)
+    cluster.settle()
+    before = cluster.state("t")
+    assert (before.leader, before.isr, before.recovery) == (3, (3,), 1)
+    cluster.start(2)
+    cluster.settle()
+    alone, both = [(3, -1)], [(3, -1), (2, -1)]
+
+    def ask(isr: list[tuple[int, int]], recovery: int) -> M.AlterPartitionResponse:
+        now = cluster.state("t")
+        epochs = {"leader_epoch": now.leader_epoch, "partition_epoch": now.partition_epoch}
+        return alter(cluster, isr, leader=3, recovery=recovery, **epochs)
+
+    assert code(ask(alone, 1)) == ErrorCode.NONE, "it is so already"
+    assert code(ask(both, 1)) == ErrorCode.INVALID_REQUEST
+    assert cluster.state("t") == before
+    answer = ask(alone, 0)
+    assert (code(answer), answer.topics[0].partitions[0].leader_recovery_state) == (0, 0)
+    assert cluster.state("t").recovery == 0
+    assert code(ask(alone, 1)) == ErrorCode.INVALID_REQUEST, "it has recovered"
+    assert code(ask(both, 0)) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("recovery", [2, -1, 127])
+def test_a_recovery_state_that_nobody_knows_fails_the_whole_request(cluster: ControlCluster, recovery: int) -> None:
+    cluster.create("t", (2, 3, 4))
+    before = cluster.state("t")
+    answer = alter(cluster, [(2, -1), (3, -1)], recovery=recovery)
+    assert (answer.error_code, answer.topics) == (ErrorCode.UNKNOWN_SERVER_ERROR, [])
+    assert alter(cluster, [(2, -1)], recovery=recovery, broker_epoch=1).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert cluster.state("t") == before
+
+
+def test_a_replica_on_a_broker_that_is_about_to_stop_is_not_let_in(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    assert code(alter(cluster, [(2, -1)])) == ErrorCode.NONE
+    request = M.ControlledShutdownRequest(broker_id=3, broker_epoch=cluster.members[3].told.epoch)
+    assert cluster.ask(ControlledShutdown(request)).error_code == ErrorCode.NONE
+    state = cluster.state("t")
+    fresh = {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
+    for epoch in (-1, cluster.members[3].told.epoch):
+        assert code(alter(cluster, [(2, -1), (3, epoch)], **fresh)) == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.state("t").isr == (2,)
+
+
+def test_an_isr_is_not_written_over_one_that_the_controller_has_not_seen(cluster: ControlCluster) -> None:
+    """Brokers before Kafka 2.7 write the ISRs of partitions that they lead themselves."""
+    cluster.create("t", (2, 3, 4))
+
+    def write() -> None:
+        path = paths.partition_state_path("t", 0)
+        written = paths.encode_partition_state(paths.PartitionRegistration(2, 0, (2, 4), 1, 0))
+        cluster.members[2].session.multi([SetData(path, written)])
+
+    wanted = [(2, -1), (3, -1)]
+    assert code(alter(cluster, wanted, meanwhile=write)) == ErrorCode.INVALID_UPDATE_VERSION
+    assert cluster.state("t").isr == (2, 4)
+    assert cluster.members[3].told.metadata[T0].isr == [2, 4], "the controller has read the state again"
+    assert code(alter(cluster, wanted, partition_epoch=1)) == ErrorCode.NONE
 
 
 def test_a_replica_of_a_former_life_is_not_let_in(cluster: ControlCluster) -> None:
@@ -189,6 +263,21 @@ def test_a_move_goes_on_with_another_controller(cluster: ControlCluster) -> None
     assert cluster.leader("t") == 3
 
 
+def test_a_move_that_lacks_only_its_end_is_ended_by_the_next_controller(cluster: ControlCluster) -> None:
+    """The controller has died after the last new replica had joined: no change of the ISR will remind anybody."""
+    cluster.create("t", (2, 3, 4))
+    assignment = cluster.assignment("t")
+    cluster.kill(1)
+    moving = assignment._replace(replicas={0: (3, 4, 2)}, adding={0: (4,)}, removing={0: (2,)})
+    cluster.tree.put(paths.topic_path("t"), paths.encode_topic(moving))
+    cluster.expire(1)
+    cluster.settle()
+    assert cluster.assignment("t") == assignment._replace(replicas={0: (3, 4)})
+    assert cluster.state("t")[0] == 3
+    assert cluster.state("t")[2] == (3, 4)
+    assert T0 not in cluster.members[2].told.logs, "the old replica is deleted"
+
+
 @pytest.mark.parametrize("target", [(), (3, 3), (-1,), (9,)])
 def test_a_target_that_cannot_be_is_refused(cluster: ControlCluster, target: tuple[int, ...]) -> None:
     cluster.create("t", (1, 2))
@@ -211,6 +300,20 @@ def test_a_deletion_ends_the_moves_of_its_topic(cluster: ControlCluster) -> None
     cluster.settle()
     assert cluster.node(paths.topic_path("t")) is None
     assert all(T0 not in member.told.logs for member in cluster.live()), "nobody was told to make the log again"
+
+
+def test_a_topic_that_is_being_deleted_does_not_grow(cluster: ControlCluster) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(3)  # so the deletion waits
+    assert not cluster.active.controller.is_deleting("t")
+    assert cluster.ask(DeleteTopics(["t"])) == {"t": ErrorCode.NONE}
+    assert cluster.active.controller.is_deleting("t")
+    assert cluster.ask(GrowTopics({"t": {1: (2,)}})) == {"t": ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert cluster.ask(GrowTopics({"u": {1: (2,)}})) == {"u": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    cluster.start(3)
+    cluster.settle()
+    assert not cluster.active.controller.is_deleting("t")
+    assert cluster.ask(GrowTopics({"t": {1: (2,)}})) == {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_a_new_controller_ends_the_moves_of_topics_that_are_deleted(cluster: ControlCluster) -> None:
@@ -289,8 +392,52 @@ def test_blocks_of_producer_ids_are_given_once(cluster: ControlCluster) -> None:
     assert [(each.producer_id_start, each.producer_id_len) for each in got] == [(0, 1000), (1000, 1000), (2000, 1000)]
     block = paths.decode_producer_id_block("", cluster.node(paths.PRODUCER_ID_BLOCK) or b"")
     assert block == paths.ProducerIdBlock(3, 2000, 2999)
-    assert allocate(3, epoch - 1).error_code == ErrorCode.STALE_BROKER_EPOCH
+    for other in (-1, epoch - 1, epoch + 1):
+        assert allocate(3, other).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert paths.decode_producer_id_block("", cluster.node(paths.PRODUCER_ID_BLOCK) or b"") == block
     assert allocate(9, 1).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def ids(cluster: ControlCluster) -> M.AllocateProducerIdsResponse:
+    """Let broker 3 ask for producer ids."""
+    request = M.AllocateProducerIdsRequest(broker_id=3, broker_epoch=cluster.members[3].told.epoch)
+    answer = cluster.ask(AllocateProducerIds(request))
+    assert isinstance(answer, M.AllocateProducerIdsResponse)
+    return answer
+
+
+def test_after_the_last_producer_id_there_is_none(cluster: ControlCluster) -> None:
+    last = 2**63 - 1
+    block = paths.ProducerIdBlock(1, last - 1999, last - 1000)
+    cluster.tree.put(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(block))
+    answer = ids(cluster)
+    assert (answer.producer_id_start + answer.producer_id_len - 1, answer.producer_id_len) == (last, 1000)
+    before = cluster.node(paths.PRODUCER_ID_BLOCK)
+    for _ in range(2):
+        answer = ids(cluster)
+        assert (answer.error_code, answer.producer_id_len) == (ErrorCode.UNKNOWN_SERVER_ERROR, 0)
+    assert cluster.node(paths.PRODUCER_ID_BLOCK) == before
+
+
+def test_no_producer_ids_come_of_a_node_that_cannot_be_read(cluster: ControlCluster) -> None:
+    """Whoever began at 0 again would give ids twice."""
+    cluster.tree.put(paths.PRODUCER_ID_BLOCK, b"{")
+    assert ids(cluster).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert cluster.node(paths.PRODUCER_ID_BLOCK) == b"{"
+
+
+def test_a_block_that_somebody_has_taken_meanwhile_is_not_given_again(cluster: ControlCluster) -> None:
+    """Brokers before Kafka 3.0 take blocks themselves."""
+    assert ids(cluster).producer_id_start == 0
+    session, calls = cluster.active.session, iter([None, "now"])
+
+    def take() -> None:
+        if next(calls, None):
+            block = paths.ProducerIdBlock(4, 1000, 1999)
+            cluster.tree.put(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(block))
+
+    session.fault = take
+    assert ids(cluster).producer_id_start == 2000
 
 
 def test_replicas_in_a_failed_directory_lose_the_lead_and_their_place_in_the_isr(cluster: ControlCluster) -> None:
@@ -357,6 +504,18 @@ def decline(cluster: ControlCluster, node_id: int) -> None:
     told = cluster.members[node_id].told
     told.failed = {T0}
     told.roles.pop(T0, None)
+
+
+def test_a_replica_that_cannot_be_used_is_not_stopped(cluster: ControlCluster) -> None:
+    """The broker may have taken its role when that was told again, before the controller came to its first answer."""
+    cluster.create("t", (2, 3))
+    decline(cluster, 2)
+    received = cluster.members[2].told.received
+    received.clear()
+    ask_for_roles(cluster, 2)
+    assert cluster.state("t", 0)[:3] == (3, 1, (3,))
+    assert any(isinstance(each, M.LeaderAndIsrRequest) for each in received)
+    assert not any(isinstance(each, M.StopReplicaRequest) for each in received)
 
 
 def test_a_replica_that_can_be_used_again_leads_a_partition_without_a_leader(cluster: ControlCluster) -> None:
@@ -584,3 +743,40 @@ def test_garbage_in_the_tree_is_passed_over(cluster: ControlCluster) -> None:
     cluster.lose(1)
     assert cluster.active.node_id == 3
     assert cluster.leader("t") == 3
+
+
+def told_of(cluster: ControlCluster) -> Context:
+    context = cluster.active.controller.context
+    assert context is not None
+    return context
+
+
+@pytest.mark.parametrize("life", [-1, 1])
+def test_an_answer_of_another_life_of_a_broker_changes_nothing(cluster: ControlCluster, life: int) -> None:
+    """What it says of directories, and of replicas that it has deleted, is of that life's logs."""
+    cluster.create("t", (2, 3))
+    context = told_of(cluster)
+    epoch = context.brokers[2].epoch + life
+    for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE):
+        assert not list(roles_answered(context, LeaderAndIsrAnswer(2, epoch, ErrorCode.NONE, {T0: code}, {T0: 0})))
+    assert not context.failed
+    cluster.kill(2)
+    cluster.ask(DeleteTopics(frozenset({"t"})))
+    assert "t" in context.deleting, "broker 2 has not answered yet"
+    before = dict(context.replica_status[T0])
+    assert not list(replicas_answered(context, StopReplicaAnswer(2, epoch, ErrorCode.NONE, {T0: ErrorCode.NONE})))
+    assert context.replica_status[T0] == before
+
+
+def test_a_replica_that_declined_an_earlier_role_is_judged_by_its_answer_to_the_later_one(
+    cluster: ControlCluster,
+) -> None:
+    cluster.create("t", (2, 3))
+    cluster.lose(2)
+    context = told_of(cluster)
+    assert cluster.state("t").leader_epoch == 1
+    late = LeaderAndIsrAnswer(3, context.brokers[3].epoch, ErrorCode.NONE, {T0: ErrorCode.KAFKA_STORAGE_ERROR}, {T0: 0})
+    assert not list(roles_answered(context, late))
+    assert not context.failed
+    assert next(roles_answered(context, late._replace(leader_epochs={T0: 1}))), "a leader is elected"
+    assert context.failed == {3: {T0}}

@@ -5,6 +5,7 @@ import pytest
 from kbroker.cluster.joining import (
     CannotJoin,
     InterBrokerListeners,
+    check_addresses,
     check_cluster_id,
     check_listeners,
     check_tree,
@@ -54,6 +55,39 @@ def test_a_listener_of_all_others_must_be_here_too() -> None:
 
 def test_a_listener_that_only_some_others_have_may_be_missing() -> None:
     check_listeners([INSIDE], THROUGH_INSIDE, {1: broker(INSIDE, OUTSIDE), 2: broker(INSIDE)})
+
+
+LOOPBACK_HOSTS = ("127.0.0.1", "127.8.9.1", "::1", "localhost")
+
+
+@pytest.mark.parametrize("host", LOOPBACK_HOSTS)
+def test_an_address_that_only_its_own_machine_reaches_is_refused_among_others(host: str) -> None:
+    here, others = (
+        [INSIDE._replace(host=host), OUTSIDE],
+        {1: broker(INSIDE._replace(host="127.0.0.1")), 4: broker(INSIDE)},
+    )
+    with pytest.raises(
+        CannotJoin, match=rf"advertised\.listeners .*{host}\S*, .*only this machine.*broker 4 .* INSIDE://a:1"
+    ) as raised:
+        check_addresses(here, THROUGH_INSIDE, others)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_address_for_a_controller_that_only_its_own_machine_reaches_is_refused_too() -> None:
+    names = InterBrokerListeners("OUTSIDE", "INSIDE")
+    with pytest.raises(CannotJoin, match="listener INSIDE"):
+        check_addresses([INSIDE._replace(host="::1"), OUTSIDE], names, {1: broker(OUTSIDE, INSIDE)})
+
+
+@pytest.mark.parametrize("host", LOOPBACK_HOSTS)
+def test_brokers_of_one_machine_may_all_have_addresses_that_only_it_reaches(host: str) -> None:
+    others = {each: broker(INSIDE._replace(host=host)) for each, host in enumerate(LOOPBACK_HOSTS)}
+    check_addresses([INSIDE._replace(host=host), OUTSIDE], THROUGH_INSIDE, others)
+    check_addresses([INSIDE._replace(host=host)], THROUGH_INSIDE, {})
+
+
+def test_a_listener_of_clients_may_have_an_address_that_only_its_own_machine_reaches() -> None:
+    check_addresses([INSIDE, OUTSIDE._replace(host="localhost")], THROUGH_INSIDE, {1: broker(INSIDE, OUTSIDE)})
 
 
 def test_log_directories_of_another_cluster_are_refused() -> None:

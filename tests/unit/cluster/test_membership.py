@@ -14,7 +14,7 @@ from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
 from kbroker.cluster.membership import RETRY_S, Membership, MembershipOptions
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedSession, EmbeddedStore, store_path
-from kbroker.coordination.store import Create, SetData, Store, StoreUnavailable
+from kbroker.coordination.store import AnswerLost, Create, SetData, Store, StoreUnavailable
 from kbroker.model import Endpoint
 
 WAIT_S = 30.0
@@ -173,6 +173,28 @@ def test_a_missing_inter_broker_listener_is_refused_before_the_registration(ense
     assert ensemble.admin.children("/brokers/ids") == ["3"]
 
 
+def test_an_address_that_only_its_own_machine_reaches_is_refused_before_the_registration(ensemble: Ensemble) -> None:
+    ensemble.joined(1, Seen())
+    member = ensemble.member()
+    member.connect(2, None)
+    with pytest.raises(CannotJoin, match=r"zookeeper.connect=zk:1: advertised.listeners .*PLAINTEXT://localhost:9002"):
+        member.register([Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9002)], None)
+    assert ensemble.admin.children(paths.BROKER_IDS) == ["1"]
+
+
+def test_a_registered_address_that_only_its_own_machine_reaches_is_told(
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = [Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + each) for each in range(4)]
+    for node_id in (1, 2):
+        member = ensemble.member()
+        member.connect(node_id, None)
+        member.register([local[node_id]], None)
+    assert "only its own machine" not in caplog.text
+    ensemble.joined(3, Seen())
+    assert [record.args for record in caplog.records if "only its own machine" in record.message] == [(1,), (2,)]
+
+
 def test_an_id_is_generated_above_the_reserved_ones(ensemble: Ensemble) -> None:
     first, second = ensemble.member(), ensemble.member()
     first.connect(-1, None)
@@ -205,6 +227,21 @@ def test_a_long_absence_of_the_store_is_survived(ensemble: Ensemble) -> None:
     member.step()
     assert member.is_registered
     assert seen.take()[0][0] == "registered"
+
+
+def test_a_session_that_may_have_ended_without_word_counts_as_no_registration(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store cannot tell a member that it does not reach; it may be reached again before the session ends."""
+    seen = Seen()
+    member = ensemble.joined(3, seen)
+    seen.take()
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(EmbeddedSession, "may_have_ended", True)
+        assert not member.is_registered
+        member.step()
+    assert member.is_registered
+    assert seen.take() == [], "nobody resigns or registers for it"
 
 
 def test_the_own_registration_of_an_ended_session_is_replaced_at_once(ensemble: Ensemble) -> None:
@@ -320,6 +357,33 @@ def test_a_registration_whose_answer_is_lost_counts(ensemble: Ensemble) -> None:
     epoch = member.register(endpoints(3), None)
     assert ensemble.admin.get("/brokers/ids/3")[1].creation_id == epoch
     assert seen.take()[0] == ("registered", epoch)
+
+
+@pytest.mark.parametrize("lost_at", range(4))
+def test_a_start_goes_on_when_the_connection_is_lost_in_the_middle(ensemble: Ensemble, lost_at: int) -> None:
+    """The connection is lost before the store has made one of the start's changes."""
+    open_session, changes = ensemble.open_session, 0
+
+    def open_unreliable() -> Store:
+        session = open_session()
+        multi = session.multi
+
+        def lose_connection(operations: Sequence[Create | SetData]) -> object:
+            nonlocal changes
+            changes += 1
+            if changes == lost_at + 1:
+                raise AnswerLost("the connection is lost; the change may have been made")
+            return multi(operations)
+
+        session.multi = lose_connection  # type: ignore[method-assign, assignment]
+        return session
+
+    ensemble.open_session = open_unreliable  # type: ignore[method-assign]
+    member = ensemble.member()
+    assert member.connect(-1, None)
+    member.register(endpoints(1001), None)
+    assert changes > lost_at + 1
+    assert ensemble.admin.exists("/brokers/ids/1001") or ensemble.admin.exists("/brokers/ids/1002")
 
 
 def test_brokers_of_a_new_cluster_may_make_its_layout_at_the_same_time(ensemble: Ensemble) -> None:

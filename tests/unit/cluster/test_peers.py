@@ -167,19 +167,23 @@ def test_a_port_that_was_never_reached_and_refuses_for_long_is_told(
 def test_a_request_without_an_answer_in_time_closes_the_connection(peers: NetworkPeers) -> None:
     answers = Answers()
     ended = threading.Event()
-    silent = [True]
+    unanswered = 9
 
     def script(peer: Peer) -> None:
-        if silent.pop() if silent else False:
-            peer.serve_versions()
-            peer.wait_for_end()
-            ended.set()
-        else:
-            echoes(peer)
+        for asked in peer.requests():
+            found = asked.message
+            assert isinstance(found, M.AllocateProducerIdsRequest)
+            if found.broker_id == unanswered:
+                peer.wait_for_end()
+                ended.set()
+                return
+            peer.respond(asked, M.AllocateProducerIdsResponse(producer_id_start=found.broker_id, producer_id_len=1))
 
     with ScriptedBroker(script) as broker:
         peers.set_brokers({NODE: endpoint(broker.port)})
-        peers.send(NODE, request(1), 0, answers, timeout_ms=200)
+        peers.send(NODE, request(1), 0, answers, timeout_ms=TIMEOUT_MS)
+        assert isinstance(answers.next(), M.AllocateProducerIdsResponse), "the time to connect is not counted"
+        peers.send(NODE, request(unanswered), 0, answers, timeout_ms=500)
         assert answers.next_error().sent
         assert ended.wait(WAIT_S)
         peers.send(NODE, request(2), 0, answers, timeout_ms=TIMEOUT_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from kbroker.cluster.shared_topics import SharedTopics
 from kbroker.cluster.topic_requests import CreateTopics, DeleteTopics, GrowTopics, TopicCodes, TopicRequest
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore, store_path
-from kbroker.coordination.store import Store, StoreUnavailable
+from kbroker.coordination.store import Store, StoreUnavailable, Watcher
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -43,14 +44,18 @@ class Host:
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
+        self.before: Callable[[], None] = lambda: None
+        """Called before it remembers changed configs."""
 
     def topics_changed(self, changed: Sequence[Topic], removed: Sequence[Topic]) -> None:
         self.told.append(("topics", [each.name for each in changed], [each.name for each in removed]))
 
     def update_topic(self, topic: Topic) -> None:
+        self.before()
         self.told.append(("topic", topic.name, dict(topic.configs)))
 
     def update_broker_configs(self, configs: Mapping[str, str]) -> None:
+        self.before()
         self.told.append(("broker", dict(configs)))
 
     def update_group_configs(self, group_id: str) -> None:
@@ -88,6 +93,7 @@ class Member:
             exact_internal_topics={"__transaction_state"},
             ask=lambda request, answered: self.asked.append((request, answered)),
             is_controller=lambda: self.is_controller,
+            is_deleting=lambda name: False,
             clock=self.clock,
             randomness=random.Random(0),
             draw_uuid=lambda: ID,
@@ -95,7 +101,7 @@ class Member:
         topics.serve(self.host)
         return topics
 
-    def tell(self, *states: tuple[str, int, int], brokers: Sequence[int] = (1, 2)) -> None:
+    def tell(self, *states: tuple[str, int, int], brokers: Sequence[int] = (1, 2), topic_id: UUID = ID) -> None:
         """Send UpdateMetadata; each state is (topic, partition, leader)."""
         request = R(controller_id=2, controller_epoch=5)
         request.live_brokers = [
@@ -110,7 +116,7 @@ class Member:
                 partition_index=partition_id, leader=leader, leader_epoch=0, isr=[1], replicas=[1]
             )
             request.topic_states.append(
-                R.UpdateMetadataTopicState(topic_name=topic, topic_id=ID.bytes, partition_states=[state])
+                R.UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id.bytes, partition_states=[state])
             )
         self.topics.update(request)
 
@@ -396,6 +402,80 @@ def test_configs_of_others_are_applied_when_they_are_told(member: Member) -> Non
     assert member.host.take() == [("broker", {"b": "9", "c": "3"})]
     member.topics.configs_changed(["brokers/7", "topics/a"])
     assert member.host.take() == [], "nothing has changed"
+
+
+class Meanwhile:
+    """Lets another member change configs, and this one hear of it on a thread of its own, at one moment of a test."""
+
+    def __init__(self, member: Member, change: Callable[[], object], entity_path: str):
+        self._change = change
+        self._hears = threading.Thread(target=member.topics.configs_changed, args=([entity_path],))
+
+    def happen(self) -> None:
+        if self._hears.ident is None:
+            self._change()
+            self._hears.start()
+            self._hears.join(0.2)  # it is over by then, unless it waits for what is under way
+
+    def end(self) -> None:
+        assert self._hears.ident is not None, "the moment did not come"
+        self._hears.join()
+
+
+def test_a_change_that_is_heard_of_while_the_metadata_comes_is_not_missed(member: Member) -> None:
+    path = paths.topic_config_path("a")
+    member.store.create(path, paths.encode_config({"x": "1"}))
+    meanwhile = Meanwhile(
+        member, lambda: member.embedded.connect().set(path, paths.encode_config({"x": "2"})), "topics/a"
+    )
+    get_many = member.store.get_many
+
+    def read(wanted: Sequence[str], watcher: Watcher | None = None) -> list[Any]:
+        found = get_many(wanted, watcher)
+        if path in wanted:
+            meanwhile.happen()
+        return found
+
+    member.store.get_many = read  # type: ignore[method-assign, assignment]
+    member.tell(("a", 0, 1))
+    meanwhile.end()
+    assert member.topics.image.topics["a"].configs == {"x": "2"}
+    assert member.host.take() == [("topics", ["a"], []), ("topic", "a", {"x": "2"})]
+
+
+@pytest.mark.parametrize("entity_path", ["topics/a", "brokers/1"])
+def test_the_broker_is_told_of_changes_of_configs_in_their_order(member: Member, entity_path: str) -> None:
+    member.tell(("a", 0, 1))
+    path = f"/config/{entity_path}"
+    meanwhile = Meanwhile(
+        member, lambda: member.embedded.connect().set(path, paths.encode_config({"x": "2"})), entity_path
+    )
+    member.host.take()
+    member.host.before = meanwhile.happen
+    member.store.create(path, paths.encode_config({"x": "1"}))
+    member.topics.configs_changed([entity_path])
+    meanwhile.end()
+    assert [each[-1] for each in member.host.take()] == [{"x": "1"}, {"x": "2"}]
+
+
+def test_configs_of_a_topic_that_was_made_again_while_they_were_read_are_those_of_the_new_one(member: Member) -> None:
+    path = paths.topic_config_path("a")
+    member.store.create(path, paths.encode_config({"x": "1"}))
+    member.tell(("a", 0, 1))
+    get_many = member.store.get_many
+
+    def read(wanted: Sequence[str], watcher: Watcher | None = None) -> list[Any]:
+        found = get_many(wanted, watcher)
+        member.store.get_many = get_many  # type: ignore[method-assign]
+        member.store.set(path, paths.encode_config({"x": "2"}))
+        member.tell(("a", 0, 1), topic_id=UUID(int=78))
+        return found
+
+    member.store.set(path, paths.encode_config({"x": "of the old one"}))
+    member.store.get_many = read  # type: ignore[method-assign, assignment]
+    member.topics.configs_changed(["topics/a"])
+    assert member.topics.image.topics["a"].configs == {"x": "2"}
+    assert member.host.take()[-1] == ("topics", ["a"], ["a"])
 
 
 def test_broker_configs_are_written_by_any_member(member: Member) -> None:

@@ -289,10 +289,47 @@ def test_the_cluster_id_comes_last_into_an_empty_zookeeper(sides: Sides) -> None
     assert read_carried(sides.zookeeper).nodes == read_carried(sides.store).nodes
 
 
-def all_paths(sides: Sides) -> list[str]:
-    found, waiting = [], ["/"]
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_export_that_was_cut_short_anywhere_is_finished_by_the_next_one(tmp_path: Path, is_empty: bool) -> None:
+    """Until then no broker finds the cluster in a ZooKeeper that was empty."""
+
+    def begun(name: str) -> tuple[Sides, Plan]:
+        (tmp_path / name).mkdir()
+        sides = Sides(tmp_path / name)
+        sides.put_cluster()
+        sides.put_topic("a", {0: (3,), 1: (3,)})
+        sides.put("/config/topics/a", paths.encode_config({"retention.ms": "5"}))
+        sides.put("/config/users/u/clients/c", b"quota")
+        sides.put("/consumers/g/offsets/a/0", b"17")
+        sides.do_import()
+        sides.put_topic("gone", {0: (3,)}, UUID(int=78))
+        del sides.found[TopicPartition("gone", 0)]
+        if is_empty:
+            for path in sorted(all_paths(sides) - {"/"}, reverse=True):
+                sides.zookeeper.delete(path)
+        there, ours = read_carried(sides.zookeeper), read_carried(sides.store)
+        return sides, plan_export(ours, there, sides.zookeeper, sides.found, MINE)
+
+    whole, plan = begun("whole")
+    whole.zookeeper.multi(plan.operations)
+    assert len(plan.operations) > 5
+    for cut in range(len(plan.operations)):
+        sides, plan = begun(str(cut))
+        for each in plan.operations[:cut]:
+            sides.zookeeper.multi([each])
+        assert not is_empty or sides.zookeeper.exists(paths.CLUSTER_ID) is None
+        sides.do_export()
+        assert read_carried(sides.zookeeper).nodes == read_carried(whole.zookeeper).nodes
+        for store in sides.stores:
+            store.stop()
+    for store in whole.stores:
+        store.stop()
+
+
+def all_paths(sides: Sides) -> set[str]:
+    found, waiting = set(), ["/"]
     while waiting:
         path = waiting.pop()
         waiting += [f"{path.rstrip('/')}/{name}" for name in sides.zookeeper.children(path)]
-        found.append(path)
+        found.add(path)
     return found

@@ -23,6 +23,7 @@ from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.errors import ConfigError
 from tests.kit.brokers.process import free_port
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
+from tests.kit.parts.processors import wait_until
 from tests.kit.proxies.dropping import DroppingProxy
 
 SESSION_TIMEOUT_S = 30.0
@@ -136,6 +137,40 @@ def test_a_call_waits_for_a_connection_up_to_its_bound_and_then_nothing_was_chan
     line.mend()
     patient = line.connect()
     assert patient.exists("/a") is None
+
+
+def test_a_session_may_have_ended_once_nothing_was_heard_for_its_timeout(line: Line) -> None:
+    """ZooKeeper says so with the next connection only."""
+    session, patient = line.connect(session_timeout_s=2.0), line.connect()
+    asked_at = time.monotonic()
+    session.exists("/")
+    assert not session.may_have_ended
+    line.cut()
+    wait_until(lambda: session.may_have_ended, "the session's timeout is over", WAIT_S)
+    assert time.monotonic() - asked_at > 2.0
+    assert not patient.is_connected and not patient.may_have_ended
+    ended = threading.Event()
+    session.on_end(ended.set)
+    line.mend()
+    wait_until(lambda: ended.is_set() or not session.may_have_ended, "the next connection tells", WAIT_S)
+    assert session.may_have_ended == ended.is_set()
+
+
+def test_a_silence_begins_with_the_last_answer_and_not_with_the_loss_of_the_connection(line: Line) -> None:
+    """Bytes that vanish are noticed late: the connection is given up after half of the session's timeout, or more."""
+    session = line.connect(session_timeout_s=6.0)
+    asked_at = time.monotonic()
+    session.exists("/")
+    line.proxy.stall()
+    try:
+        wait_until(lambda: not session.is_connected, "the silence is noticed", WAIT_S)
+        lost_at = time.monotonic()
+        wait_until(lambda: session.may_have_ended, "the session's timeout is over", WAIT_S)
+        over_at = time.monotonic()
+    finally:
+        line.proxy.flow()
+    assert over_at - asked_at > 6.0
+    assert over_at - lost_at < 5.0
 
 
 def test_watches_hear_of_what_happened_while_the_connection_was_away(line: Line) -> None:

@@ -189,7 +189,7 @@ class Story:
         for number, answer in judged.items():
             known = self.model.partitions.get(number)
             found = self.member.partitions.get(TopicPartition(TOPIC, number))
-            if known and found and found.is_pending and not answer.error_code:
+            if known and found and found.proposed is not None and not answer.error_code:
                 asked = next(p for t in ask.request().topics for p in t.partitions if p.partition_index == number)
                 if (asked.leader_epoch, asked.partition_epoch) == (known.leader_epoch, known.partition_epoch):
                     known.partition_epoch = answer.partition_epoch
@@ -236,7 +236,7 @@ class Story:
             if known and known.role == "leader" and known.leader_epoch == truth.leader_epoch:
                 hosted = self.member.partitions.get(TopicPartition(TOPIC, number))
                 assert hosted is not None
-                assert not hosted.is_pending
+                assert hosted.proposed is None
                 assert set(hosted.isr) == set(truth.isr)
 
     # --- what holds at every moment

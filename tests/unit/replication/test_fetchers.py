@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from kbroker._core.client.pump import Pump
 from kbroker._core.replica.fetcher import ReplicaFetcher
+from kbroker._core.replica.followed import ReplicaTrouble
 from kbroker.cluster.peers import Answered, AskAnswered, PeerError
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, StorageFailed
 from kbroker.model import Endpoint, TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -101,14 +102,18 @@ class Bench:
 
     def turn(self, count: int = 1) -> None:
         for _ in range(count):
-            self.pump.run(0)
-            if NODE in self.wanted:
-                self.wanted.remove(NODE)
-                self.leader.connect(self.pump)
-                self.pump.run(0)
-            self.leader.serve(self.pump)
+            self.exchange()
             while self.fetchers.step():
                 pass
+
+    def exchange(self) -> None:
+        """Let the engine ask, the leader answer and the engine take it in; what is left to do is not done yet."""
+        self.pump.run(0)
+        if NODE in self.wanted:
+            self.wanted.remove(NODE)
+            self.leader.connect(self.pump)
+            self.pump.run(0)
+        self.leader.serve(self.pump)
 
     def catch_up(self, follower: Log, leader: Log, turns: int = 200) -> None:
         for _ in range(turns):
@@ -212,6 +217,33 @@ def test_a_log_that_has_more_than_a_leader_which_lost_records_is_cut_to_the_lead
     assert bench.peers.asked == [(-1, 2)]
 
 
+@pytest.mark.parametrize("told", ["a diverging epoch", "its end"])
+def test_what_an_older_leader_has_said_is_not_done_to_the_log_in_a_newer_epoch(bench: Bench, told: str) -> None:
+    """The next leader may have what the one before did not have, and may have counted it as replicated already."""
+    old, follower, new = bench.log("leader"), bench.log("follower"), bench.log("next")
+    append(old, 1, 5, b"shared")
+    copy(old, follower)
+    append(follower, 2, 3, b"committed")
+    copy(follower, new)
+    if told == "a diverging epoch":
+        append(old, 3, 4, b"other")
+    bench.leader.lead("orders", 0, old, 3)
+    bench.follow(follower, 3)
+    for _ in range(3):
+        bench.exchange()
+    if told == "its end":
+        assert bench.fetchers.step(), "it asks for the leader's end, and has the answer"
+        assert bench.peers.asked == [(-1, 3)]
+    bench.leader.lead("orders", 0, new, 4)
+    bench.follow(follower, 4)
+    while bench.fetchers.step():
+        pass
+    assert (follower.log_end_offset, bench.fetchers.truncations) == (8, 0)
+    append(new, 4, 1, b"more")
+    bench.catch_up(follower, new)
+    assert bench.fetchers.truncations == 0
+
+
 def test_a_replica_asks_again_when_its_question_about_offsets_fails(bench: Bench) -> None:
     leader, follower = bench.log("leader"), bench.log("follower")
     append(leader, 1, 3, b"shared")
@@ -238,6 +270,106 @@ def test_a_fenced_partition_waits_for_its_next_leader(bench: Bench) -> None:
     bench.catch_up(follower, leader)
 
 
+def test_a_question_that_is_fenced_waits_for_the_next_leader_too(bench: Bench) -> None:
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"x")
+    bench.leader.lead("orders", 0, leader, 2)
+    bench.leader.errors["orders", 0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.peers.error = ErrorCode.FENCED_LEADER_EPOCH
+    bench.follow(follower, 2)
+    bench.turn(10)
+    assert (bench.peers.asked, follower.log_end_offset) == ([(-1, 2)], 0)
+    bench.leader.lead("orders", 0, leader, 3)
+    bench.follow(follower, 3)
+    bench.catch_up(follower, leader)
+
+
+class LyingLeader(ReplicaLeader):
+    """A leader that says of a partition what cannot be, as long as it has lies to tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lies: dict[str, Any] = {}
+        self.topic: dict[str, Any] = {}
+
+    def answer_partition(self, name: str | bytes, partition: int, ask: Any, max_bytes: int) -> Any:
+        answer = super().answer_partition(name, partition, ask, max_bytes)
+        for field, value in self.lies.items():
+            setattr(answer, field, value)
+        return answer
+
+    def answer(self, message: Any, version: int) -> Any:
+        answer = super().answer(message, version)
+        for topic in answer.responses:
+            for field, value in self.topic.items():
+                setattr(topic, field, value)
+        return answer
+
+
+MOST = 2**63 - 1
+
+
+def diverging(epoch: int, end_offset: int) -> dict[str, Any]:
+    return {"diverging_epoch": M.FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)}
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"high_watermark": MOST},
+        {"high_watermark": -7},
+        {"log_start_offset": MOST},
+        {"log_start_offset": -9},
+        {"log_start_offset": 4, "high_watermark": 2},
+        {"log_start_offset": MOST, "high_watermark": -1},
+        {"last_stable_offset": MOST},
+        {"partition_index": 7},
+        {"partition_index": -1},
+        {"error_code": 9999},
+        {"error_code": -1},
+        diverging(2**31 - 1, MOST),
+        diverging(2**31 - 1, 0),
+        diverging(1, 0),
+        diverging(1, MOST),
+        diverging(1, -5),
+        diverging(0, MOST),
+        diverging(0, 2),
+        diverging(0, -1),
+        diverging(-1, 3),
+        diverging(-5, -5),
+        {"topic_id": bytes(16)},
+        {"topic_id": b"another topic id"},
+    ],
+)
+def test_whatever_a_leader_says_the_log_stays_one_and_goes_on_when_the_leader_comes_to_its_senses(
+    bench: Bench, lies: dict[str, Any]
+) -> None:
+    liar = bench.leader = bench.peers.leader = LyingLeader()
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 3, b"first")
+    append(leader, 2, 3, b"then")
+    liar.lead("orders", 0, leader, 2)
+    bench.follow(follower, 2)
+    bench.catch_up(follower, leader)
+    append(leader, 2, 1, b"more")
+    target = liar.topic if "topic_id" in lies else liar.lies
+    target.update(lies)
+    for _ in range(20):
+        bench.turn()
+        state = follower.state
+        assert 0 <= state.log_start_offset <= state.high_watermark <= state.log_end_offset <= 7
+        assert all(epoch <= 2 and start <= state.log_end_offset for epoch, start in follower.epochs)
+        assert leader.read(state.log_start_offset, 1 << 20, to_log_end=True).startswith(
+            follower.read(state.log_start_offset, 1 << 20, to_log_end=True)
+        )
+    target.clear()
+    for _ in range(20):
+        bench.turn()
+    start = follower.log_start_offset
+    assert follower.log_end_offset == 7
+    assert follower.read(start, 1 << 20, to_log_end=True) == leader.read(start, 1 << 20, to_log_end=True)
+
+
 def test_a_leader_that_is_behind_is_asked_again(bench: Bench) -> None:
     leader, follower = bench.log("leader"), bench.log("follower")
     append(leader, 1, 3, b"shared")
@@ -260,6 +392,25 @@ def test_a_damaged_batch_is_not_appended_and_comes_again_whole(bench: Bench, cap
     told = [record.message for record in caplog.records if "CORRUPT_MESSAGE" in record.message]
     assert len(told) == 2, "once for the answer with three batches, once for the last one alone"
     bench.leader.damage = bytes
+    bench.catch_up(follower, leader)
+
+
+def test_an_answer_to_a_log_that_was_cut_meanwhile_is_not_taken_for_what_follows_on(bench: Bench) -> None:
+    """The hole would be below the high watermark, where it passes for what compaction has left out."""
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"shared")
+    copy(leader, follower)
+    append(leader, 1, 4, b"more")
+    bench.leader.lead("orders", 0, leader, 1).high_watermark = 9
+    cuts = iter([3])
+
+    def cut_before(records: bytes) -> bytes:
+        for offset in cuts:
+            follower.truncate_to(offset)
+        return records
+
+    bench.leader.damage = cut_before
+    bench.follow(follower, 1)
     bench.catch_up(follower, leader)
 
 
@@ -306,6 +457,23 @@ def test_the_log_start_follows_the_leaders(bench: Bench) -> None:
     assert follower.epochs == [(1, 3)]
 
 
+def test_a_leader_hears_of_a_moved_log_start_when_nothing_else_happens(bench: Bench) -> None:
+    """DeleteRecords waits for that."""
+    leader, follower = bench.log("leader"), bench.log("follower")
+    append(leader, 1, 5, b"x")
+    led = bench.leader.lead("orders", 0, leader, 1)
+    led.high_watermark = 5
+    bench.follow(follower, 1)
+    bench.catch_up(follower, leader)
+    bench.turn(3)
+    leader.delete_records_before(3)
+    bench.turn(6)
+    assert follower.log_start_offset == 3
+    assert bench.leader.session is not None
+    (asked,) = bench.leader.session.asked.values()
+    assert asked.log_start_offset == 3
+
+
 def test_an_empty_log_may_begin_inside_a_batch(bench: Bench) -> None:
     leader, follower = bench.log("leader"), bench.log("follower")
     leader.be_alone(1)
@@ -325,6 +493,8 @@ class NotedEngine:
     def __init__(self) -> None:
         self.on_told: Callable[[], object] | None = None
         self.followed: set[tuple[str, int]] = set()
+        self.news: list[ReplicaTrouble] = []
+        self.pauses: list[int] = []
 
     def follow(self, state: Any, topic_id: bytes, leader_epoch: int) -> None:
         self.followed.add((state.topic, state.partition_id))
@@ -332,9 +502,12 @@ class NotedEngine:
     def forget(self, state: Any) -> None:
         self.followed.discard((state.topic, state.partition_id))
 
-    def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None: ...
+    def resume(self, state: Any, leader_epoch: int, after_ms: int = 0) -> None:
+        self.pauses.append(after_ms)
+
     def take_news(self) -> list[Any]:
-        return []
+        news, self.news = self.news, []
+        return news
 
     def lag(self) -> list[Any]:
         return []
@@ -360,6 +533,55 @@ def test_each_leader_has_engines_of_its_own(bench: Bench) -> None:
     assert [engine.followed for (leader, _), engine in made.items() if leader == 2] == [{("orders", 0)}]
     fetchers.stop(partitions)
     assert not any(engine.followed for engine in made.values())
+
+
+def test_a_leader_that_has_not_heard_of_its_role_is_soon_asked_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = NotedEngine()
+    fetchers = Fetchers(7, lambda *_: engine, bench.peers, FetcherOptions(backoff_ms=1000))
+    log = bench.log("orders")
+    fetchers.start(ORDERS, log, NODE, 5)
+
+    def refuse(code: ErrorCode, times: int) -> list[int]:
+        engine.pauses.clear()
+        for _ in range(times):
+            engine.news.append(ReplicaTrouble(*ORDERS, "error", 5, code, 0, -1, -1, -1))
+            assert engine.on_told is not None
+            engine.on_told()
+            fetchers.step()
+        return engine.pauses
+
+    assert refuse(ErrorCode.UNKNOWN_LEADER_EPOCH, 7) == [10, 20, 40, 80, 160, 320, 640]
+    assert not caplog.records, "an election brings that about"
+    assert refuse(ErrorCode.UNKNOWN_LEADER_EPOCH, 40) == [1000] * 40
+    assert len(caplog.records) == 1, "it lasts"
+    assert refuse(ErrorCode.KAFKA_STORAGE_ERROR, 2) == [1000, 1000]
+    assert refuse(ErrorCode.UNKNOWN_LEADER_EPOCH, 1) == [10]
+    fetchers.start(ORDERS, log, NODE, 6)
+    fetchers.stop([ORDERS])
+
+
+def test_a_log_that_does_not_open_while_its_trouble_is_dealt_with_is_fetched_for_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = NotedEngine()
+    fetchers = Fetchers(7, lambda *_: engine, bench.peers, FetcherOptions(backoff_ms=1000))
+    log = bench.log("orders")
+    fetchers.start(ORDERS, log, NODE, 5)
+
+    def refuse(_: Log) -> None:
+        raise StorageFailed("no space left on device")
+
+    monkeypatch.setattr(Log, "epochs", property(refuse))
+    engine.news.append(ReplicaTrouble(*ORDERS, "append", 5, ErrorCode.KAFKA_STORAGE_ERROR, 0, -1, -1, -1))
+    assert engine.on_told is not None
+    engine.on_told()
+    fetchers.step()
+    assert engine.pauses == [1000]
+    (line,) = [record.message for record in caplog.records]
+    assert line == f"orders-0: cannot follow leader {NODE} of epoch 5 now: no space left on device"
+    fetchers.stop([ORDERS])
 
 
 def test_partitions_are_spread_over_the_fetchers() -> None:

@@ -64,7 +64,7 @@ def asked(ask: Ask, version: int = 3) -> dict[int, list[int]]:
 def test_a_follower_that_has_caught_up_is_let_in_and_counts_at_once(member: Member, led: ModelState) -> None:
     member.partitions.on_news([FIRST])
     assert (led.committed, led.maximal) == ({1, 2}, {1, 2, 3})
-    assert hosted(member).is_pending
+    assert hosted(member).proposed is not None
     ask = only_ask(member)
     request = ask.request()
     assert (request.broker_id, request.broker_epoch) == (ME, 100)
@@ -77,7 +77,7 @@ def test_a_follower_that_has_caught_up_is_let_in_and_counts_at_once(member: Memb
     ask.commit()
     assert (led.committed, led.maximal) == ({1, 2, 3}, {1, 2, 3})
     found = hosted(member)
-    assert (found.isr, found.partition_epoch, found.is_pending) == ((1, 2, 3), 8, False)
+    assert (found.isr, found.partition_epoch, found.proposed) == ((1, 2, 3), 8, None)
     assert member.partitions.counts == (1, 0, 0, 0)
 
 
@@ -203,7 +203,7 @@ def test_after_a_refusal_the_committed_isr_is_back_and_it_is_tried_again_later(
 ) -> None:
     member.partitions.on_news([FIRST])
     only_ask(member).refuse_each(code)
-    assert (led.maximal, hosted(member).is_pending) == ({1, 2}, False)
+    assert (led.maximal, hosted(member).proposed) == ({1, 2}, None)
     assert member.partitions.counts == (0, 0, 1, 0)
     member.partitions.on_news([FIRST])
     assert member.asks == []  # a follower fetches often, and the controller is not asked as often
@@ -251,7 +251,7 @@ def test_a_proposal_whose_answer_was_lost_is_settled_by_the_metadata(member: Mem
 
     for stale in ((ME, 5, 7, [1]), (ME, 6, 9, [1]), (2, 5, 9, [1]), (-2, -2, 9, [])):
         tell(*stale)
-        assert (led.committed, hosted(member).is_pending) == ({1, 2}, True)
+        assert led.committed == {1, 2} and hosted(member).proposed is not None
     tell(ME, 5, 8, [1, 2, 3])
     assert (led.committed, led.maximal, hosted(member).partition_epoch) == ({1, 2, 3}, {1, 2, 3}, 8)
     pass_ms(member, LAG_MS)
@@ -287,10 +287,21 @@ def test_without_an_answer_everything_is_asked_again_after_a_pause(
     assert led.committed == {1, 2, 3}
 
 
+def test_an_error_that_stays_is_told_once(member: Member, led: ModelState, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, in_sync_requests.__name__)
+    member.partitions.on_news([FIRST])
+    for code in (ErrorCode.NOT_CONTROLLER,) * 3 + (ErrorCode.STALE_BROKER_EPOCH,) * 2:
+        only_ask(member).refuse(code)
+        pass_ms(member, in_sync_requests.RETRY_MS)
+    told = [one.getMessage() for one in caplog.records]
+    assert told == [f"AlterPartition of 1 partitions: {name}" for name in ("NOT_CONTROLLER", "STALE_BROKER_EPOCH")]
+    only_ask(member).commit()
+
+
 def test_a_partition_that_the_answer_leaves_out_is_asked_for_again(member: Member, led: ModelState) -> None:
     member.partitions.on_news([FIRST])
     only_ask(member).answered(M.AlterPartitionResponse(), 3)
-    assert hosted(member).is_pending
+    assert hosted(member).proposed is not None
     pass_ms(member, in_sync_requests.RETRY_MS)
     assert asked(only_ask(member)) == {0: [1, 2, 3]}
 
@@ -310,6 +321,31 @@ def test_an_answer_after_the_leadership_is_ignored(member: Member, led: ModelSta
     before = hosted(member)
     ask.commit()
     assert (hosted(member), logs.logs[FIRST].role, led.committed) == (before, "follower", {1, 2})
+    assert member.asks == []
+
+
+def test_an_answer_that_comes_while_the_next_epoch_begins_does_not_reach_it(
+    member: Member, led: ModelState, logs: ModelLogs
+) -> None:
+    """The ISR of the epoch before may have members that the controller has put out since."""
+    member.partitions.on_news([FIRST])
+    ask = only_ask(member)
+    logs.logs[FIRST].has_led = ask.commit
+    member.tell_roles(role(0, isr=[1], leader_epoch=6, partition_epoch=9))
+    assert (led.committed, hosted(member).isr, hosted(member).leader_epoch) == ({1}, (1,), 6)
+
+
+@pytest.mark.parametrize("ends", ["follows", "is stopped", "is away"])
+def test_who_leads_no_more_asks_no_more(member: Member, led: ModelState, ends: str) -> None:
+    member.partitions.on_news([FIRST])
+    only_ask(member).fail()
+    if ends == "follows":
+        member.tell_roles(role(0, leader=2, leader_epoch=6, partition_epoch=9))
+    elif ends == "is stopped":
+        member.tell_stop(0, deletes=True, leader_epoch=6)
+    else:
+        member.partitions.directory_failed([FIRST])
+    pass_ms(member, 10 * in_sync_requests.RETRY_MS)
     assert member.asks == []
 
 

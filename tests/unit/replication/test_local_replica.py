@@ -91,6 +91,10 @@ def test_a_broker_that_has_not_led_meanwhile_does_not(bench: Bench) -> None:
     assert bench.append(6) == []
 
 
+def test_who_has_loaded_in_an_epoch_that_the_log_has_not_heard_of_is_told_of_nothing(bench: Bench) -> None:
+    assert bench.when_committed(5) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
 def test_all_that_is_in_the_log_is_waited_for(bench: Bench) -> None:
     assert bench.when_committed(4) == [(ErrorCode.NONE, 0)]
     bench.append(4)

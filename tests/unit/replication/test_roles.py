@@ -94,6 +94,33 @@ def test_each_control_request_fences_older_controllers(member: Member, first: st
     assert member.tell_roles(role(0), controller_epoch=7) == [OK]
 
 
+@pytest.mark.parametrize("first", ["roles", "stop", "metadata"])
+@pytest.mark.parametrize("broker_epoch", [-1, 100, 5000])
+def test_who_says_a_later_controller_epoch_fences_the_true_controller_until_one_has_come_as_far(
+    member: Member, logs: ModelLogs, caplog: pytest.LogCaptureFixture, first: str, broker_epoch: int
+) -> None:
+    """A broker cannot know who the controller is, and goes on with the roles that it has, as in Kafka."""
+    member.tell_roles(role(0, leader_epoch=3), role(1, leader=2), controller_epoch=4)
+    if first == "roles":
+        assert member.tell_roles(controller_epoch=900, broker_epoch=broker_epoch) == []
+    elif first == "stop":
+        assert member.tell_stop(controller_epoch=900, broker_epoch=broker_epoch) == []
+    else:
+        assert member.tell_brokers(1, 2, 3, controller_epoch=900, broker_epoch=broker_epoch) == OK
+    for epoch in (4, 5, 899):
+        told = role(0, leader=2, leader_epoch=epoch)
+        assert member.tell_roles(told, controller_epoch=epoch) == [ErrorCode.STALE_CONTROLLER_EPOCH]
+        assert member.tell_stop(0, deletes=True, controller_epoch=epoch) == []
+        assert member.last_error == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert member.tell_brokers(1, controller_epoch=epoch) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert "LeaderAndIsr" in caplog.text and "is of controller epoch 4, and there has been 900: refused" in caplog.text
+    assert (hosted(member).role, logs.logs[FIRST].role, member.fetching) == (Role.LEADER, "leader", {SECOND: (2, 0)})
+    assert member.tell_roles(role(0, leader=2, leader_epoch=900), controller_epoch=900) == [OK]
+    again = Member(logs)
+    again.tell_brokers(1, 2, 3, controller_epoch=5)
+    assert again.tell_roles(role(0, leader=2, leader_epoch=901), controller_epoch=5) == [OK], "a restart forgets it"
+
+
 def test_a_request_for_a_former_life_of_the_broker_is_refused_first(member: Member) -> None:
     for epoch, code in ((99, ErrorCode.STALE_BROKER_EPOCH), (-1, OK), (100, OK), (101, OK)):
         assert member.tell_roles(role(0, leader_epoch=epoch + 5), broker_epoch=epoch) == [code]
@@ -339,6 +366,14 @@ def test_a_leader_that_the_metadata_does_not_know_is_fetched_from_once_it_does(m
     member.tell_brokers(1, 2, 3, 4)
     assert member.fetching == {FIRST: (4, 0)}
     assert member.tell_roles(role(0, leader=4, replicas=[1, 4])) == [ErrorCode.STALE_CONTROLLER_EPOCH]
+
+
+def test_a_replica_that_may_be_told_its_role_again_takes_none_of_an_older_epoch(
+    member: Member, logs: ModelLogs
+) -> None:
+    assert member.tell_roles(role(0, leader=4, leader_epoch=5, replicas=[1, 4])) == [OK], "its leader is not known"
+    assert member.tell_roles(role(0, leader_epoch=4, partition_epoch=9)) == [ErrorCode.STALE_CONTROLLER_EPOCH]
+    assert (logs.logs[FIRST].role, hosted(member).leader_epoch) == ("follower", 5)
 
 
 def test_a_leader_steps_down_for_one_that_the_metadata_does_not_know(member: Member, logs: ModelLogs) -> None:

@@ -61,6 +61,35 @@ def test_replicas_of_a_partition_are_in_different_racks() -> None:
     assert racks[replicas[1]] == "b"
 
 
+def test_replicas_that_share_a_rack_go_to_racks_that_are_new() -> None:
+    partitions = placed((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "c"}
+    moves = plan_moves(partitions, racks)
+    assert [sorted(racks[each] for each in move.replicas) for move in moves] == [["a", "b", "c"]] * 3
+    assert [move.replicas[0] for move in moves] == [1, 2, 3], "the leaders stay"
+
+
+def test_a_rack_that_all_replicas_can_be_without_moves_none() -> None:
+    partitions = placed((1, 3), (3, 1), (2, 4), (4, 2), (1, 4), (3, 2))
+    assert plan_moves(partitions, {1: "a", 2: "a", 3: "b", 4: "b"}) == []
+    assert plan_moves(partitions, dict.fromkeys(range(1, 5), "a")) == []
+
+
+@given(brokers=st.integers(2, 5), rounds=st.integers(1, 5), start=st.integers(0, 100), size=st.integers(0, 1000))
+def test_a_second_rack_takes_one_replica_of_each_partition(brokers: int, rounds: int, start: int, size: int) -> None:
+    """No broker of the first rack keeps more than another, so nothing else has to move."""
+    old = dict.fromkeys(range(1, brokers + 1), "a")
+    racks = old | dict.fromkeys(range(brokers + 1, 2 * brokers + 1), "b")
+    partitions = placed(*place_replicas(old, brokers * rounds, 2, first_index=start, shift=start), size=size)
+    moves = plan_moves(partitions, racks)
+    assert [len(move.added) for move in moves] == [1] * len(partitions)
+    replicas = after(partitions, moves)
+    assert all({racks[one] for one in there} == {"a", "b"} for there in replicas.values())
+    assert Counter(one for there in replicas.values() for one in there) == dict.fromkeys(racks, rounds)
+    spread = [each._replace(replicas=replicas[each.partition]) for each in partitions]
+    assert not any(move.added for move in plan_moves(spread, racks))
+
+
 def test_more_replicas_are_added_and_fewer_are_kept() -> None:
     ((_, more),) = plan_moves(placed((1,)), NO_RACKS, replication_factor=3)
     assert (more[0], sorted(more)) == (1, [1, 2, 3])
@@ -98,12 +127,23 @@ def test_every_plan_is_valid_and_even(
         there = replicas[each.partition]
         assert len(set(there)) == len(there) == factor
         assert set(there) <= now
-        kept_racks = {racks[one] for one in each.replicas if one in now}
-        assert len({racks[one] for one in there}) >= min(factor, len(set(racks.values())), len(kept_racks))
+        assert len({racks[one] for one in there}) == min(factor, len(set(racks.values())))
         for one in there:
             load[one] += each.size
     assert all(move.replicas != move.placed.replicas for move in moves)
     again = [each._replace(replicas=replicas[each.partition]) for each in partitions]
     assert not any(move.added for move in plan_moves(again, racks)), "a plan that is carried out needs no other"
     if rack_count == 1 or factor == 1:
-        assert max(load.values()) - min(load.values()) <= 2 * max(1, *(each.size for each in partitions))
+        largest = max(each.size for each in partitions)
+        average = sum(load.values()) // len(load)
+        assert max(load.values()) - min(load.values()) <= max(1, 2 * largest, average // 10)
+
+
+def test_a_new_broker_gets_its_share_of_many_partitions_of_one_size() -> None:
+    partitions = [
+        Placed(TopicPartition("t", number), (1 + number % 3, 1 + (number + 1) % 3), 1000) for number in range(90)
+    ]
+    moves = plan_moves(partitions, dict.fromkeys((1, 2, 3, 4)))
+    there = [one for replicas in after(partitions, moves).values() for one in replicas]
+    assert all(41 <= there.count(broker) <= 49 for broker in (1, 2, 3, 4)), there
+    assert sum(len(move.added) for move in moves) <= 46

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.brokers.small import SmallBroker
 from tests.kit.clients.wire import WireClient
+from tests.kit.cluster.members import Members
+from tests.kit.kafka import maven
+from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +25,32 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
 def client(broker: SmallBroker | BrokerProcess) -> Iterator[WireClient]:
     with WireClient("127.0.0.1", broker.port) as client:
         yield client
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    """A ZooKeeper for one test, which may kill it and start it again."""
+    try:
+        server = ZooKeeperProcess(tmp_path / "zookeeper")
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperProcess]:
+    try:
+        KafkaInMemory.classpath()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))
+    with ZooKeeperProcess() as server:
+        yield server
+
+
+@pytest.fixture
+def members(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Members]:
+    made = Members(zookeeper, tmp_path)
+    yield made
+    made.close()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kbroker.cluster.producer_ids import NoIdYet
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
 from kbroker.protocol.records import control_type, read_batches
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
 from kbroker.rules.group_offsets import CommittedOffset
+from kbroker.server.handlers import offset_fetch
 from kbroker.state_log.state_partition import Producer
 from tests.kit.logs.home import batch_of
 from tests.kit.parts.coordinated import DATA, GROUPS, TRANSACTIONS, Brokers
+from tests.kit.parts.handlers import Call, Caller
 
 Who = tuple[int, int]
 P0 = TopicPartition("t", 0)
@@ -201,6 +204,70 @@ def test_offsets_of_a_transaction_count_when_its_coordinator_elsewhere_commits(b
     assert brokers.nodes[2].groups.offsets.fetch("g", [P0], False)[1][0].offset == 5
     brokers.move(GROUPS, 1)
     assert brokers.nodes[1].groups.offsets.fetch("g", [P0], False)[1][0].offset == 5
+
+
+def fetch_offset(brokers: Brokers, node_id: int, version: int = 9) -> list[tuple[int, int]]:
+    """Ask a broker for the offset of group g. Return its error and the offset, once it has answered."""
+    node, R = brokers.nodes[node_id], M.OffsetFetchRequest
+    asked = R(group_id="g", topics=[R.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    if version >= 8:
+        topics = [R.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+        asked = R(groups=[R.OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    call = Call(version, Caller())
+    assert offset_fetch.handle(cast(Any, node.services), cast(Any, call), asked) is None
+    brokers.run()
+    found = []
+    for body in call.answers:
+        message: Any = M.OffsetFetchResponse.decode(body, version)
+        of_group = message.groups[0] if version >= 8 else message
+        (offset,) = [part.committed_offset for topic in of_group.topics for part in topic.partitions] or [-1]
+        found.append((of_group.error_code, offset))
+    return found
+
+
+def drop_from_isr(brokers: Brokers, node_id: int) -> None:
+    """Have the leader of the groups commit without that broker."""
+    in_sync = tuple(set(brokers.nodes) - {node_id})
+    state = brokers.leader_of(GROUPS).logs[GROUPS].state
+    state.set_live(in_sync)
+    state.set_in_sync(in_sync, in_sync)
+
+
+def commit_offset(brokers: Brokers, offset: int) -> None:
+    answers: list[ErrorCode] = []
+    brokers.leader_of(GROUPS).groups.offsets.commit(
+        "g", -1, "", None, {P0: CommittedOffset(offset, -1, "", 0)}, lambda error, _: answers.append(error)
+    )
+    brokers.run()
+    assert answers == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("version", [2, 9])
+def test_a_coordinator_that_has_not_heard_of_the_next_one_tells_no_old_offset(brokers: Brokers, version: int) -> None:
+    commit_offset(brokers, 5)
+    assert fetch_offset(brokers, 1, version) == [(ErrorCode.NONE, 5)]
+    brokers.deaf = {1}
+    brokers.move(GROUPS, 2)
+    drop_from_isr(brokers, 1)
+    commit_offset(brokers, 6)
+    assert brokers.nodes[1].groups.offsets.fetch("g", [P0], False)[1][0].offset == 5, "it still takes itself for it"
+    assert fetch_offset(brokers, 1, version) == [(ErrorCode.NOT_COORDINATOR, -1)]
+    assert fetch_offset(brokers, 2, version) == [(ErrorCode.NONE, 6)], "one that has not heard of it does not lead"
+    brokers.deaf = set()
+    brokers.move(GROUPS, 3)
+    assert fetch_offset(brokers, 1, version) == [(ErrorCode.NOT_COORDINATOR, -1)]
+
+
+def test_a_coordinator_that_reaches_nobody_tells_no_offset(brokers: Brokers) -> None:
+    commit_offset(brokers, 5)
+    brokers.cut = {1}
+    assert fetch_offset(brokers, 1) == []
+    for sent in list(brokers.nodes[1].peers.sent):
+        brokers.nodes[1].peers.sent.remove(sent)
+        sent.fail()
+    brokers.run()
+    brokers.cut = set()
+    assert fetch_offset(brokers, 1) == [(ErrorCode.NONE, 5)], "the next question is a new one"
 
 
 def test_producer_ids_of_all_brokers_differ(brokers: Brokers) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -98,19 +97,6 @@ def test_who_ends_a_transaction_as_among_kbrokers_has_to_ask_for_versions_again(
     end_txn.handle(bench.services, cast(Any, request), asked)
     assert request.closed == ["EndTxn 5 is not served any more: a Kafka is a member of the cluster"]
     assert request.answers == []
-
-
-def test_the_end_of_a_transaction_knows_whether_its_client_was_told_of_another_version(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[bool] = []
-    transactions = SimpleNamespace(end=lambda *_, is_downgraded: ended.append(is_downgraded))
-    monkeypatch.setattr(Services, "transactions", transactions)
-    asked = M.EndTxnRequest(transactional_id="t", producer_id=1, producer_epoch=0, committed=True)
-    for is_kafka in (False, True):
-        bench.join(is_kafka)
-        end_txn.handle(bench.services, cast(Any, Call(4, Caller())), asked)
-    assert ended == [False, True]
 
 
 def test_the_level_is_not_to_be_changed(bench: Bench) -> None:

@@ -12,6 +12,8 @@ from kbroker.errors import ConfigError
 from kbroker.server.broker import Broker
 from tests.kit.brokers.process import free_port
 
+MAP = {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"}
+
 
 def broker(folder: Path, **settings: object) -> Broker:
     given = {
@@ -46,6 +48,21 @@ def test_an_id_above_the_reserved_ones_is_refused_while_ids_are_generated(tmp_pa
     assert "broker.id=1001 is above reserved.broker.max.id=1000" in text
     other = broker(tmp_path, broker_id=1001, broker_id_generation_enable="false")
     assert "cannot be reached" in refusal(other)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_a_listener_on_every_interface_that_is_not_advertised_is_refused_before_all_else(
+    tmp_path: Path, host: str
+) -> None:
+    text = refusal(broker(tmp_path, listeners=f"PLAINTEXT://127.0.0.1:0,OTHER://{host}:0", **MAP), ConfigError)
+    assert text == f"listener OTHER://{host}:0: set advertised.listeners, for no other broker can connect to that"
+    advertised = broker(
+        tmp_path,
+        listeners=f"PLAINTEXT://{host}:0,OTHER://:0",
+        advertised_listeners="PLAINTEXT://broker.example:9092",
+        **MAP,
+    )
+    assert "cannot be reached" in refusal(advertised), "it goes on to its ZooKeeper"
 
 
 def test_a_control_plane_listener_is_one_of_the_listeners(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import os
+import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,116 +27,13 @@ from kbroker.metrics.definitions import MEMBER_METRICS
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.replication.partitions import ReplicatedPartitions
+from tests.kit.brokers.process import free_port
 from tests.kit.brokers.whole import WholeBroker
-from tests.kit.kafka import maven
-from tests.kit.kafka.process import KafkaInMemory
+from tests.kit.clients.wire import WireClient
+from tests.kit.cluster.members import WAIT_S, Members, await_that
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
-from tests.kit.parts.processors import wait_until
-
-WAIT_S = 30.0
-SESSION_MS = 6_000
-COUNT = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperProcess]:
-    try:
-        KafkaInMemory.classpath()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
-    with ZooKeeperProcess() as server:
-        yield server
-
-
-class Members:
-    """Members of one cluster, in a chroot of its own, and a session that looks on."""
-
-    def __init__(self, server: ZooKeeperProcess, folder: Path):
-        self.server = server
-        self.address = f"{server.address}/members/{next(COUNT)}"
-        self.folder = folder
-        self.running: dict[int, WholeBroker] = {}
-        self.store = ZooKeeperStore(self.address, WAIT_S)
-
-    def made(self, node_id: int, **settings: object) -> WholeBroker:
-        given: dict[str, object] = {
-            "zookeeper.connect": self.address,
-            "zookeeper.session.timeout.ms": SESSION_MS,
-            "broker.id": node_id,
-            "log.dirs": self.folder / str(node_id),
-            "num.io.threads": 2,
-            "offsets.topic.num.partitions": 2,
-            **{name.replace("__", "."): value for name, value in settings.items()},
-        }
-        return WholeBroker(self.folder, given)
-
-    def start(self, node_id: int, **settings: object) -> WholeBroker:
-        broker = self.made(node_id, **settings)
-        broker.__enter__()
-        self.running[node_id] = broker
-        return broker
-
-    def start_all(self, *ids: int) -> None:
-        """Start members, and wait until they know each other and one of them is the controller."""
-        for node_id in ids:
-            self.start(node_id)
-        self.settle(*ids)
-        await_that(lambda: any(self.cluster(each).is_controller for each in ids))
-
-    def stop(self, node_id: int) -> None:
-        self.running.pop(node_id).__exit__(None, None, None)
-
-    def cluster(self, node_id: int) -> Any:
-        return self.running[node_id].broker._cluster
-
-    def settle(self, *ids: int) -> None:
-        """Wait until these brokers are the cluster, and each of them knows it."""
-        await_that(lambda: all(set(self.cluster(each).image.brokers) == set(ids) for each in ids))
-
-    @property
-    def controller(self) -> WholeBroker:
-        return next(each for each in self.running.values() if each.broker._cluster.is_controller)
-
-    def leader_of(self, topic: str, partition_id: int) -> WholeBroker | None:
-        """Return the broker that leads, once all replicas are in sync and all members know it; else None."""
-        at = TopicPartition(topic, partition_id)
-        told = {self.cluster(each).image.partition(at) for each in self.running}
-        if len(told) != 1 or None in told:
-            return None
-        (known,) = told
-        broker = self.running.get(known.leader)
-        hosted = None if broker is None else broker.broker._home.partitions.get(at)
-        is_led = hosted is not None and (hosted.leader, hosted.leader_epoch) == (known.leader, known.leader_epoch)
-        return broker if is_led and set(hosted.isr) == set(known.isr) == set(known.replicas) else None
-
-    def create(self, name: str, partitions: int, factor: int, **configs: str) -> Any:
-        wanted = M.CreateTopicsRequest.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=factor,
-            configs=[
-                M.CreateTopicsRequest.CreatableTopicConfig(name=key.replace("__", "."), value=value)
-                for key, value in configs.items()
-            ],
-        )
-        request = M.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
-        return self.controller.call(ApiKey.CREATE_TOPICS, 5, request).topics[0]
-
-    def close(self) -> None:
-        for node_id in list(self.running):
-            self.stop(node_id)
-        self.store.close()
-
-
-@pytest.fixture
-def members(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Members]:
-    made = Members(zookeeper, tmp_path)
-    yield made
-    made.close()
-
-
-def await_that(is_so: Callable[[], bool]) -> None:
-    wait_until(is_so, "what is awaited", WAIT_S)
+from tests.kit.proxies.dropping import DroppingProxy
 
 
 def test_one_member_elects_itself_and_serves(members: Members) -> None:
@@ -260,6 +158,89 @@ def test_topics_that_cannot_be_placed_are_refused_and_others_are_made(members: M
     await_that(lambda: members.leader_of("good", 0) is not None)
 
 
+def test_a_named_topic_that_needs_more_brokers_than_there_are_is_refused_by_its_replication_factor(
+    members: Members,
+) -> None:
+    for node_id in (1, 2):
+        members.start(node_id, default__replication__factor=3)
+    members.settle(1, 2)
+    topics = [M.MetadataRequest.MetadataRequestTopic(name=name) for name in ("named", "not/a/name")]
+    for node_id in (1, 2):
+        for version in (1, 12):
+            named = M.MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+            answer = members.running[node_id].call(ApiKey.METADATA, version, named)
+            codes = [topic.error_code for topic in answer.topics]
+            assert codes == [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    asked = M.MetadataRequest(topics=topics[:1], allow_auto_topic_creation=False)
+    answer = members.running[1].call(ApiKey.METADATA, 12, asked)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert members.store.children(paths.TOPICS) == []
+
+
+def test_a_topic_that_is_being_deleted_gets_no_partitions(members: Members) -> None:
+    members.start_all(1, 2)
+    assert members.create("t", 1, 2).error_code == 0
+    away = next(each for each in (1, 2) if not members.cluster(each).is_controller)
+    members.stop(away)
+    (controller,) = members.running
+    members.settle(controller)
+    D = M.DeleteTopicsRequest
+    members.controller.call(ApiKey.DELETE_TOPICS, 5, D(topic_names=["t"], timeout_ms=1))
+    P = M.CreatePartitionsRequest
+    topics = [P.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in ("t", "u")]
+    for validate_only in (True, False):
+        request = P(topics=topics, timeout_ms=5_000, validate_only=validate_only)
+        results = members.controller.call(ApiKey.CREATE_PARTITIONS, 3, request).results
+        assert [(each.name, each.error_code, each.error_message) for each in results] == [
+            ("t", ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion."),
+            ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'u' does not exist."),
+        ]
+    members.start(away)
+    await_that(lambda: "t" not in members.store.children(paths.TOPICS))
+
+
+def test_a_leader_that_a_client_does_not_reach_is_none_for_it(members: Members) -> None:
+    """Metadata says why; DescribeTopicPartitions, as Kafka's, says only that there is no leader."""
+    both = "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"
+    members.start(2)
+    members.start(1, listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0", listener__security__protocol__map=both)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    C = M.CreateTopicsRequest
+    placed = [C.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n, ids in enumerate([[1, 2], [2, 1]])]
+    topic = C.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=placed)
+    answer = members.controller.call(ApiKey.CREATE_TOPICS, 5, C(topics=[topic], timeout_ms=20_000))
+    assert answer.topics[0].error_code == 0
+    for partition in (0, 1):
+        await_that(lambda partition=partition: members.leader_of("t", partition) is not None)
+
+    def told(port: int) -> list[list[tuple[int, int, list[int], list[int]]]]:
+        """Return error, leader, ISR and offline replicas of both partitions by each request."""
+        D = M.DescribeTopicPartitionsRequest
+        with WireClient("127.0.0.1", port) as client:
+            asked = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="t")])
+            described = client.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, D(topics=[D.TopicRequest(name="t")]))
+            answers = [client.call(ApiKey.METADATA, version, asked) for version in (5, 12)] + [described]
+        assert all(not each.eligible_leader_replicas for each in described.topics[0].partitions)
+        rows = [one.topics[0].partitions for one in answers]
+        return [[(p.error_code, p.leader_id, p.isr_nodes, p.offline_replicas) for p in row] for row in rows]
+
+    ports = {each.listener: each.port for each in members.running[1].broker.endpoints}
+    at_both = [(0, 1, [1, 2], []), (0, 2, [2, 1], [])]
+    assert told(ports["PLAINTEXT"]) == [at_both] * 3
+    first = (0, 1, [1, 2], [2])
+    assert told(ports["OTHER"]) == [
+        [first, (ErrorCode.LEADER_NOT_AVAILABLE, -1, [2, 1], [2])],
+        [first, (ErrorCode.LISTENER_NOT_FOUND, -1, [2, 1], [2])],
+        [first, (0, -1, [2, 1], [2])],
+    ]
+    members.stop(1)
+    members.settle(2)
+    at = TopicPartition("t", 0)
+    await_that(lambda: members.cluster(2).image.partition(at).leader == 2)
+    assert told(members.running[2].port) == [[(0, 2, [2], [1])] * 2] * 3
+
+
 def test_other_members_than_the_controller_say_so(members: Members) -> None:
     members.start(1)
     members.settle(1)
@@ -353,32 +334,26 @@ def test_a_session_that_expires_costs_no_message_and_comes_back(members: Members
         leader.append("t", partition_id, [b"a"])
 
 
-def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_next_one(tmp_path: Path) -> None:
-    try:
-        server = ZooKeeperProcess(tmp_path / "zookeeper")
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
-    server.start()
-    try:
-        members = Members(server, tmp_path)
-        broker = members.start(1, zookeeper__session__timeout__ms=2_000, kbroker__http__address="127.0.0.1:0")
-        members.settle(1)
-        await_that(lambda: members.cluster(1).is_controller)
-        members.create("t", 1, 1)
-        epoch = members.cluster(1).broker_epoch
-        assert metrics(broker)["kbroker_zookeeper_connected"] == 1
-        server.kill()
-        await_that(lambda: metrics(broker)["kbroker_zookeeper_connected"] == 0)
-        ended = threading.Event()
-        broker.broker._home.session.session.on_end(ended.set)
-        broker.append("t", 0, [b"a"])
-        server.start()
-        await_that(lambda: not ended.is_set() or members.cluster(1).broker_epoch > epoch)
-        await_that(lambda: members.cluster(1).is_controller)
-        broker.append("t", 0, [b"b"])
-        members.close()
-    finally:
-        server.kill()
+def test_a_member_serves_on_while_its_zookeeper_is_away_and_registers_in_the_next_one(
+    tmp_path: Path, own_zookeeper: ZooKeeperProcess
+) -> None:
+    members = Members(own_zookeeper, tmp_path)
+    broker = members.start(1, zookeeper__session__timeout__ms=2_000, kbroker__http__address="127.0.0.1:0")
+    members.settle(1)
+    await_that(lambda: members.cluster(1).is_controller)
+    members.create("t", 1, 1)
+    epoch = members.cluster(1).broker_epoch
+    assert metrics(broker)["kbroker_zookeeper_connected"] == 1
+    own_zookeeper.kill()
+    await_that(lambda: metrics(broker)["kbroker_zookeeper_connected"] == 0)
+    ended = threading.Event()
+    broker.broker._home.session.session.on_end(ended.set)
+    broker.append("t", 0, [b"a"])
+    own_zookeeper.start()
+    await_that(lambda: not ended.is_set() or members.cluster(1).broker_epoch > epoch)
+    await_that(lambda: members.cluster(1).is_controller)
+    broker.append("t", 0, [b"b"])
+    members.close()
 
 
 def asked(broker: WholeBroker, what: str) -> tuple[int, str]:
@@ -414,6 +389,110 @@ def test_a_member_without_a_session_is_not_ready(members: Members, monkeypatch: 
         assert metrics(one)["kbroker_registered"] == 0
     await_that(lambda: asked(one, "ready") == (200, "ok\n"))
     assert metrics(one)["kbroker_registered"] == metrics(one)["kbroker_zookeeper_connected"] == 1
+
+
+def test_a_member_that_has_not_heard_of_zookeeper_for_a_sessions_time_is_not_ready(members: Members) -> None:
+    """Nobody can tell the member whether its session has ended. It serves all the same."""
+    one = members.start(1, zookeeper__session__timeout__ms=2_000, kbroker__http__address="127.0.0.1:0")
+    members.settle(1)
+    await_that(lambda: members.cluster(1).is_controller)
+    assert members.create("t", 1, 1).error_code == 0
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    os.kill(members.server.pid, signal.SIGSTOP)
+    try:
+        await_that(lambda: asked(one, "ready")[0] == 503)
+        status, said = asked(one, "ready")
+        assert status == 503
+        assert "has heard nothing of ZooKeeper for longer than zookeeper.session.timeout.ms=2000" in said
+        assert metrics(one)["kbroker_registered"] == metrics(one)["kbroker_zookeeper_connected"] == 0
+        one.append("t", 0, [b"a"])
+    finally:
+        os.kill(members.server.pid, signal.SIGCONT)
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    assert metrics(one)["kbroker_registered"] == metrics(one)["kbroker_zookeeper_connected"] == 1
+    await_that(lambda: members.cluster(1).is_controller)
+    assert members.create("u", 1, 1).error_code == 0
+
+
+def test_a_member_whose_session_has_ended_while_zookeeper_was_away_registers_anew(
+    tmp_path: Path, own_zookeeper: ZooKeeperProcess
+) -> None:
+    """ZooKeeper starts again with the same data, and has given the session up before the member reaches it."""
+    with DroppingProxy(own_zookeeper.port) as proxy, closing(Members(own_zookeeper, tmp_path)) as members:
+        way = members.address.replace(f":{own_zookeeper.port}", f":{proxy.port}")
+        one = members.start(
+            1,
+            zookeeper__connect=way,
+            zookeeper__session__timeout__ms=2_000,
+            kbroker__http__address="127.0.0.1:0",
+        )
+        members.settle(1)
+        await_that(lambda: members.cluster(1).is_controller)
+        assert members.create("t", 1, 1).error_code == 0
+        one.append("t", 0, [b"a"])
+        epoch = members.store.get(paths.broker_path(1))[1].creation_id
+        assert members.cluster(1).broker_epoch == epoch
+        proxy.target_port = free_port()
+        own_zookeeper.kill()
+        await_that(lambda: asked(one, "ready")[0] == 503)
+        assert metrics(one)["kbroker_registered"] == 0
+        own_zookeeper.start()
+        await_that(lambda: members.store.exists(paths.broker_path(1)) is None)
+        assert members.store.exists(paths.CONTROLLER) is None
+        one.append("t", 0, [b"b"])
+        proxy.target_port = own_zookeeper.port
+        await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+        assert members.store.get(paths.broker_path(1))[1].creation_id == members.cluster(1).broker_epoch > epoch
+        assert metrics(one)["kbroker_registered"] == 1
+        await_that(lambda: members.cluster(1).is_controller)
+        one.append("t", 0, [b"c"])
+        assert one.log_of("t", 0).log_end_offset == 3
+        assert members.create("u", 1, 1).error_code == 0
+        one.append("u", 0, [b"a"])
+
+
+@pytest.mark.parametrize("others", [(2,), ()], ids=["another controller", "the cluster starts"])
+def test_a_member_is_not_ready_before_its_roles_have_come(
+    members: Members, monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
+) -> None:
+    """The metadata comes first: a controller that is there tells all of it, a new one only who is in the cluster."""
+    members.start_all(*others, 1)
+    assert members.create("t", 3, len(others) + 1).error_code == 0
+    await_that(lambda: all(members.leader_of("t", each) is not None for each in range(3)))
+    members.stop(1)
+    members.settle(*others)
+    may_come, take_roles = threading.Event(), ReplicatedPartitions.leader_and_isr
+
+    def wait_before(partitions: ReplicatedPartitions, request: Any, version: int) -> Any:
+        if partitions._node_id == 1:
+            assert may_come.wait(WAIT_S)
+        return take_roles(partitions, request, version)
+
+    monkeypatch.setattr(ReplicatedPartitions, "leader_and_isr", wait_before)
+    try:
+        one = members.start(1, kbroker__http__address="127.0.0.1:0")
+        assert one.broker.is_ready and 1 in members.cluster(1).image.brokers
+        status, said = asked(one, "ready")
+        assert (status, said.strip()) == (
+            503,
+            "this broker neither leads nor follows 3 of its partitions: "
+            "their roles have not come, or could not be taken",
+        )
+    finally:
+        may_come.set()
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+
+
+def test_a_member_with_a_partition_that_it_cannot_use_is_not_ready(members: Members) -> None:
+    """The ISR does not say so: it is never empty."""
+    one = members.start(1, kbroker__http__address="127.0.0.1:0")
+    members.settle(1)
+    await_that(lambda: members.cluster(1).is_controller)
+    assert members.create("t", 2, 1).error_code == 0
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    one.broker._home.partitions.directory_failed([TopicPartition("t", 1)])
+    status, said = asked(one, "ready")
+    assert status == 503 and "neither leads nor follows 1 of its partitions" in said
 
 
 def test_ready_is_said_when_the_controller_has_told_and_nothing_is_under_replicated(members: Members) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,23 @@ def test_a_follower_with_other_records_is_told_where_they_diverge(broker: SmallB
         assert [each.log_end_offset for each in log.state.followers()] == [3, -1]
 
 
+def test_a_fetch_of_an_earlier_life_of_a_follower_is_refused_and_does_not_count(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+
+        def asked(offset: int, broker_epoch: int) -> int:
+            return int(fetch(client, 17, topic_id, offset, broker_epoch=broker_epoch).error_code)
+
+        assert asked(0, 70) == ErrorCode.NONE
+        assert asked(2, 69) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [each.log_end_offset for each in log.state.followers()] == [0, -1]
+        assert asked(0, -1) == asked(0, 70) == ErrorCode.NONE, "before version 15 followers tell no epoch"
+        assert asked(2, 71) == ErrorCode.NONE
+        assert [each.log_end_offset for each in log.state.followers()] == [2, -1]
+
+
 def test_a_leader_that_leads_again_in_its_epoch_knows_where_that_has_begun(broker: SmallBroker) -> None:
     """When all brokers start at once, nobody is elected, and the same epoch goes on.
 
@@ -261,6 +279,39 @@ def test_consumers_of_a_follower_read_to_its_high_watermark_and_older_ones_are_r
         assert [record.value for record in read_records(part.records)] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("epoch", [-1, 0, EPOCH - 1, EPOCH, EPOCH + 1, 2**31 - 1])
+@pytest.mark.parametrize("has_led", [False, True])
+def test_a_broker_that_was_told_no_role_leads_nothing_whatever_epoch_it_is_asked_with(
+    broker: SmallBroker, epoch: int, has_led: bool
+) -> None:
+    if has_led:
+        topic_id = led_topic(broker, in_sync=(0,))
+        broker.log("t", 0).append(batch_of([b"a"]), wait=False)
+        broker.log("t", 0).stop_replica()
+    else:
+        topic_id = broker.create_topic("t", 1)
+    with WireClient("127.0.0.1", broker.port) as client:
+        codes = [
+            fetch(client, version, topic_id, offset, replica_id=replica_id, current_leader_epoch=epoch).error_code
+            for version in (4, 9, 12, 17)
+            for replica_id in (-1, 1)
+            for offset in (0, 1, 5)
+        ]
+        part = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=epoch)
+        of_topic = M.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])
+        for replica_id in (-1, -2, 1):
+            asked = M.ListOffsetsRequest(replica_id=replica_id, topics=[of_topic])
+            codes.append(client.call(ApiKey.LIST_OFFSETS, 9, asked).topics[0].partitions[0].error_code)
+            codes.append(end_of_epoch(client, 4, 0, replica_id, current_leader_epoch=epoch)[0])
+        deleted = M.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
+        in_topic = M.DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])
+        answer = client.call(ApiKey.DELETE_RECORDS, 2, M.DeleteRecordsRequest(topics=[in_topic], timeout_ms=0))
+        codes.append(answer.topics[0].partitions[0].error_code)
+        sent = [client.send(ApiKey.PRODUCE, 9, produce(1, acks=acks)) for acks in (1, -1)]
+        codes += [produced(client, 9, correlation_id).error_code for correlation_id in sent]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(codes)
+
+
 def test_partitions_on_other_brokers_have_another_error_than_unknown_ones(broker: SmallBroker) -> None:
     topic_id = bytes(range(16))
     broker.logs.partition_table.set_elsewhere("t", topic_id, 1)
@@ -298,6 +349,23 @@ def test_a_consumer_of_another_rack_is_sent_to_the_replica_that_is_chosen_for_it
             assert asked == [("t", 0, "b", 0)] * 2 + [("t", 0, "c", 0)] * 2
 
 
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH), (EPOCH, 0), (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, 0)],
+)
+def test_a_consumer_that_knows_another_leader_epoch_is_sent_to_no_other_replica(
+    tmp_path: Path, epoch: int, code: int
+) -> None:
+    with SmallBroker(tmp_path, is_member=True, read_replica_of=lambda *_: 2, rack="a") as broker:
+        topic_id = led_topic(broker)
+        with WireClient("127.0.0.1", broker.port) as client:
+            for version in (11, 17):
+                wanted = request(version, topic_id, 0, replica_id=-1, current_leader_epoch=epoch)
+                wanted.rack_id = "b"
+                (part,) = client.call(ApiKey.FETCH, version, wanted).responses[0].partitions
+                assert (part.error_code, part.preferred_read_replica) == (code, -1 if code else 2)
+
+
 def listed(client: WireClient, version: int, timestamp: int, **fields: Any) -> tuple[int, int]:
     part = M.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topic = M.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])
@@ -326,10 +394,13 @@ def test_a_new_leader_tells_no_end_before_it_knows_what_was_committed(broker: Sm
         assert listed(client, 9, -1, replica_id=-2) == (0, 2)
 
 
-def end_of_epoch(client: WireClient, version: int, epoch: int) -> tuple[int, int, int]:
+def end_of_epoch(
+    client: WireClient, version: int, epoch: int, replica_id: int = 1, **fields: Any
+) -> tuple[int, int, int]:
     R = M.OffsetForLeaderEpochRequest
-    asked = R.OffsetForLeaderTopic(topic="t", partitions=[R.OffsetForLeaderPartition(partition=0, leader_epoch=epoch)])
-    message = R(replica_id=1, topics=[asked]) if version >= 3 else R(topics=[asked])
+    part = R.OffsetForLeaderPartition(partition=0, leader_epoch=epoch, **fields)
+    asked = R.OffsetForLeaderTopic(topic="t", partitions=[part])
+    message = R(replica_id=replica_id, topics=[asked]) if version >= 3 else R(topics=[asked])
     (found,) = client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, message).topics[0].partitions
     return found.error_code, found.leader_epoch, found.end_offset
 
@@ -346,11 +417,72 @@ def test_a_followers_question_for_an_epochs_end_is_answered_by_the_leader_alone(
     with WireClient("127.0.0.1", broker.port) as client:
         assert end_of_epoch(client, version, EPOCH) == (0, shown, 2)
         assert end_of_epoch(client, version, EPOCH + 1) == (0, shown, 2)
-        assert end_of_epoch(client, version, EPOCH + 3) == (0, -1, -1)
+        if version >= 3:
+            assert end_of_epoch(client, version, EPOCH + 3) == (0, -1, -1)
+        else:  # nobody knows whether this is a follower
+            assert end_of_epoch(client, version, EPOCH + 3) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
         log.follow(EPOCH + 3)
         assert end_of_epoch(client, version, EPOCH)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         log.stop_replica()
         assert end_of_epoch(client, version, EPOCH)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_that_knows_of_more_records_than_the_leader_is_believed_until_the_lead_is_checked(
+    broker: SmallBroker, version: int
+) -> None:
+    """A leader that was replaced and does not know it has fewer records than its successor's clients have read."""
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+
+    def beyond_the_end(client: WireClient) -> int:
+        return int(fetch(client, version, topic_id, 3, replica_id=-1).error_code)
+
+    with WireClient("127.0.0.1", broker.port) as client:
+        assert not log.state.take_lead_doubt()
+        assert beyond_the_end(client) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert log.state.take_lead_doubt()
+        assert not log.state.take_lead_doubt()
+        assert beyond_the_end(client) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        now_ms = int(time.monotonic() * 1000)
+        log.state.lead_is_checked(EPOCH, now_ms - 10_000)
+        for other in (EPOCH - 1, EPOCH + 1):
+            log.state.lead_is_checked(other, now_ms)
+        assert beyond_the_end(client) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        log.state.lead_is_checked(EPOCH, now_ms)
+        assert beyond_the_end(client) == ErrorCode.OFFSET_OUT_OF_RANGE
+        log.state.take_lead_doubt()
+        log.follow(EPOCH + 1)
+        log.lead(EPOCH + 2, {1: -1, 2: -1}, [0, 1, 2])
+        assert beyond_the_end(client) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        log.lead(EPOCH + 3, {}, [0])
+        assert beyond_the_end(client) == ErrorCode.OFFSET_OUT_OF_RANGE, "nobody else can lead"
+
+
+def test_what_is_before_the_start_of_a_log_is_out_of_range_at_once(broker: SmallBroker) -> None:
+    topic_id = led_topic(broker, in_sync=(0,))
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]))
+    log.delete_records_before(2)
+    with WireClient("127.0.0.1", broker.port) as client:
+        assert fetch(client, 12, topic_id, 1, replica_id=-1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not log.state.take_lead_doubt()
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_client_that_knows_of_a_newer_epoch_than_the_leader_is_believed_until_the_lead_is_checked(
+    broker: SmallBroker, version: int
+) -> None:
+    led_topic(broker)
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+        assert end_of_epoch(client, version, EPOCH, replica_id=-1)[0] == 0
+        assert end_of_epoch(client, version, EPOCH + 1, replica_id=-1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert log.state.take_lead_doubt()
+        log.state.lead_is_checked(EPOCH, int(time.monotonic() * 1000))
+        assert end_of_epoch(client, version, EPOCH + 1, replica_id=-1) == (0, -1, -1)
 
 
 def test_deleted_records_are_answered_when_the_followers_have_deleted_them(broker: SmallBroker) -> None:

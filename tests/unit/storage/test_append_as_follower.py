@@ -345,6 +345,36 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(follower: L
     assert follower.aborted_transactions(0, 1 << 20) == [(1, 0)]
 
 
+def test_after_a_start_the_last_stable_offset_waits_for_markers_above_the_high_watermark(
+    home: LogHome, follower: Log
+) -> None:
+    """Nobody knows then what they have ended. A cut that leaves one of them leaves the wait."""
+    leader = LogHome(home.path / "leader", options=LogOptions(verify_transactions=False))
+    leader.path.mkdir()
+    log = leader.create()
+    log.append(batch_of([b"a"]))
+    log.append(batch_of([b"open"], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
+    log.append_marker(1, 0, 0, commit=True)
+    log.append(batch_of([b"b"]))
+    log.append(batch_of([b"c"]))
+    assert follow(follower, everything(log), 2) == 0
+    leader.abandon()
+    follower.close()
+    again = home.find(clean=True)
+    again.stop_replica()
+    again.state.set_closed_offsets(0, 5, 2)
+    again.follow(EPOCH)
+    again.open()
+    assert (again.high_watermark, again.last_stable_offset) == (2, 0)
+    for end_offset in (4, 3):
+        again.truncate_to(end_offset)
+        assert (again.log_end_offset, again.high_watermark, again.last_stable_offset) == (end_offset, 2, 0)
+    assert follow(again, b"", 3) == 0
+    assert again.last_stable_offset == 3
+    again.truncate_to(2)
+    assert again.last_stable_offset == 1, "the transaction is open"
+
+
 def test_a_disk_that_is_full_appends_nothing_and_later_everything(tmp_path: Path) -> None:
     fs = CrashFileSystem(tmp_path)
     home = LogHome(tmp_path, fs=fs)

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import read_records
 from kbroker.storage import checkpoints
@@ -175,6 +176,35 @@ def test_appends_go_on_while_the_log_moves(disks: Disks) -> None:
         ended.set()
         thread.join()
     assert values(log) == appended
+
+
+def test_the_size_is_known_while_the_log_has_no_directory(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Between(RealFileSystem):
+        """Has another thread ask for the size once the old directory has lost its name."""
+
+        def rename(self, old: str, new: str) -> None:
+            super().rename(old, new)
+            if new.endswith("-delete"):
+                asking = threading.Thread(target=lambda: sizes.append(log.size))
+                asking.start()
+                asking.join(0.1)
+                asks.append(asking)
+
+    asks: list[threading.Thread] = []
+    folders = (str(tmp_path / "one"), str(tmp_path / "two"))
+    manager = LogManager(StorageOptions(folders, flusher_threads=1), fs=Between())
+    manager.start({ORDERS: (TOPIC_ID, SMALL)}.get, background=False)
+    log = made_log(manager)
+    log.append(batch_of([b"record"]))
+    size = log.size
+    move(manager, log, Path(next(folder for folder in folders if folder != log.directory.path)))
+    finish(manager, log)
+    (asking,) = asks
+    asking.join()
+    manager.stop()
+    assert sizes == [size] != [0]
 
 
 def test_waiting_acks_are_released_by_flushes_of_the_new_directory(disks: Disks) -> None:
@@ -401,14 +431,41 @@ def test_copying_keeps_to_its_rate(disks: Disks) -> None:
     log = made_log(manager)
     for _ in range(10):
         log.append(batch_of([b"x" * 500]))
+    manager.moves.start()
     manager.moves.set_rate(1)
-    move(manager, log, other(disks, log))
     manager.moves.throttle.record(100_000)
-    assert manager.moves.step(log) > 1
+    move(manager, log, other(disks, log))
+    wait_until(lambda: log.copy is None, "the move", 0.3, fails=False)
     assert log.copy is not None
     assert log.copy.log_end_offset == 0
     manager.moves.set_rate((1 << 63) - 1)
-    finish(manager, log)
+    wait_until(lambda: log.copy is None, "the move")
+
+
+def test_a_rate_that_changes_just_before_the_wait_is_not_missed(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = disks.start()
+    log = made_log(manager)
+
+    class Changing:
+        """A throttle that is lifted between a look at it and the wait for that long."""
+
+        lifts = threading.Thread(target=lambda: manager.moves.set_rate((1 << 63) - 1))
+        rate = 0
+
+        def wait_ms(self) -> int:
+            if self.rate:
+                return 0
+            self.lifts.start()
+            self.lifts.join(0.2)
+            return 3_600_000
+
+        def record(self, size: int) -> None:
+            pass
+
+    monkeypatch.setattr(manager.moves, "throttle", Changing())
+    manager.moves.start()
+    move(manager, log, other(disks, log))
+    wait_until(lambda: log.copy is None, "the move")
 
 
 def test_options_that_change_meanwhile_are_those_of_the_copy_too(disks: Disks) -> None:

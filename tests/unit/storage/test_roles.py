@@ -50,6 +50,21 @@ def test_nothing_is_committed_or_taken_while_the_in_sync_set_is_too_small(home: 
     assert log.high_watermark == 2
 
 
+@pytest.mark.parametrize(("registered_as", "known_end"), [(-1, 2), (69, 2), (70, 2), (71, -1)])
+def test_what_a_follower_had_before_it_was_registered_anew_counts_no_more_in_the_next_epoch(
+    home: LogHome, registered_as: int, known_end: int
+) -> None:
+    """The follower may have come back with an emptied disk: what it has now is known when it fetches."""
+    log = home.create()
+    log.lead(3, {2: -1}, [1, 2])
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.state.follower_fetched(2, 70, 2, 0, 1000)
+    log.append(batch_of([b"c"]), wait=False)
+    log.lead(4, {2: registered_as}, [1, 2])
+    (follower,) = log.state.followers()
+    assert (follower.log_end_offset, follower.broker_epoch) == (known_end, max(registered_as, 70))
+
+
 def test_followers_and_stopped_replicas_take_no_append(home: LogHome) -> None:
     log = home.create()
     log.follow(1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from kbroker.client import AdminClient, ClientError, Consumer, Producer
-from kbroker.testing import BrokerFailed, Cluster
+from kbroker.testing import Broker, BrokerFailed, Cluster
 from tests.kit.kafka.zookeeper import zookeeper_jars
 
 
@@ -89,6 +92,48 @@ def test_a_leader_that_is_isolated_acknowledges_nothing_more_and_another_one_lea
         assert found == [b"before", b"after"]
 
 
+def bytes_out(broker: Broker) -> float:
+    """Return how many bytes of records a broker has sent to consumers and followers since its start."""
+    served = re.findall(r"on (http://127\.0\.0\.1:\d+)", broker.log)
+    with urllib.request.urlopen(f"{served[-1]}/metrics") as answer:
+        values = re.findall(r"^kbroker_bytes_out_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+    return sum(map(float, values))
+
+
+@pytest.mark.timeout(120)
+def test_a_consumer_reads_from_the_broker_of_its_rack_and_from_another_one_when_that_is_killed(jars: Path) -> None:
+    """KIP-392, with librdkafka. Only the consumer reads from a broker that leads nothing: it has what that has sent."""
+    racks = ["a", "b", "c"]
+    settings = {"replica.selector.class": "RackAwareReplicaSelector", "kbroker.http.address": "127.0.0.1:0"}
+    with Cluster(3, settings=settings, racks=racks, zookeeper_jars=jars) as cluster:
+        cluster.create_topic("views")
+        leader = cluster.leader("views")
+        near, far = (each for each in cluster.brokers if each != leader)
+        told = {"bootstrap.servers": cluster.bootstrap_servers, "client.rack": racks[near - 1], "group.id": "readers"}
+        consumer = confluent_kafka.Consumer({**told, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer.assign([confluent_kafka.TopicPartition("views", 0)])
+        found: list[int] = []
+
+        def write_and_read() -> None:
+            with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+                first = len(found)
+                producer.send_many("views", [b"%d:%s" % (first + at, b"x" * 1000) for at in range(100)])
+                producer.flush(60)
+            deadline = time.monotonic() + 60
+            while len(found) < first + 100:
+                assert time.monotonic() < deadline, found[-1:]
+                found.extend(int((each.value() or b"").partition(b":")[0]) for each in consumer.consume(100, 0.2))
+
+        write_and_read()
+        write_and_read()
+        assert bytes_out(cluster.brokers[near]) >= 200 * 1000
+        assert bytes_out(cluster.brokers[far]) == 0
+        cluster.kill(near)
+        write_and_read()
+        assert found == list(range(300))
+        consumer.close()
+
+
 def test_a_cluster_without_proxies_isolates_nobody(cluster: Cluster) -> None:
     with pytest.raises(RuntimeError, match="cuts=True"):
         cluster.isolate(1)
@@ -115,6 +160,13 @@ def test_a_broker_that_ends_by_itself_is_told(jars: Path, temporary_files: Path)
 def test_settings_that_the_cluster_makes_itself_are_refused(jars: Path, temporary_files: Path, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Cluster(2, settings={name: "7"}, zookeeper_jars=jars)
+    assert list(temporary_files.iterdir()) == []
+
+
+@pytest.mark.parametrize("racks", [[], ["a"], ["a", "b", "c"]])
+def test_each_broker_has_one_rack_if_any_has(jars: Path, temporary_files: Path, racks: list[str]) -> None:
+    with pytest.raises(ValueError, match="racks"):
+        Cluster(2, racks=racks, zookeeper_jars=jars)
     assert list(temporary_files.iterdir()) == []
 
 

@@ -177,11 +177,12 @@ def test_three_brokers(kbroker_cluster):
     kbroker_cluster.create_topic("views")
     assert list(kbroker_cluster.brokers) == [1, 2, 3]
 
-@pytest.mark.kbroker_cluster(2, cuts=True, min_insync_replicas=1)
+@pytest.mark.kbroker_cluster(2, cuts=True, racks=["a", "b"], min_insync_replicas=1)
 def test_as_marked(kbroker_cluster):
     kbroker_cluster.create_topic("views")  # the cluster of the other test has one too
     with kbroker_cluster.isolated(1):
-        assert "min.insync.replicas=1" in kbroker_cluster.brokers[2]._runner._arguments["overrides"]
+        overrides = kbroker_cluster.brokers[2]._runner._arguments["overrides"]
+        assert {"min.insync.replicas=1", "broker.rack=b"} <= {*overrides}
 """
 
 

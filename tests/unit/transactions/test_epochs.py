@@ -56,21 +56,34 @@ def test_an_end_answers_the_epoch_of_the_next_transaction_and_its_markers_have_i
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_client_that_cannot_have_a_new_epoch_any_more_waits_for_the_markers(home: Home, commit: bool) -> None:
-    """A client finds out at the end of a transaction of version 2 that a Kafka has joined the cluster."""
+def test_who_ends_a_transaction_of_version_2_without_a_new_epoch_waits_for_the_markers(
+    home: Home, commit: bool
+) -> None:
+    """A client that finds out that a Kafka has joined, or not yet that the last one has gone."""
     who = home.producer()
     add(home, who, A, B)
     home.markers.hold = True
     for _ in range(2):
-        told = home.end(who, commit, is_downgraded=True)
+        told = home.end(who, commit)
         assert told is ErrorCode.CONCURRENT_TRANSACTIONS, "a marker would end the next one too"
     assert home.state() == ("PrepareCommit" if commit else "PrepareAbort")
     home.markers.release()
-    assert home.end(who, commit, is_downgraded=True) is ErrorCode.NONE and in_use(home) == who
+    assert home.end(who, commit) is ErrorCode.NONE and in_use(home) == who
     assert {marker.client_version for _, marker in home.markers.written} == {0}
     home.add(who, A)
     home.markers.hold = True
-    assert home.end(who, commit, is_downgraded=True) is ErrorCode.NONE, "it has asked for partitions, and will again"
+    assert home.end(who, commit) is ErrorCode.NONE, "it has asked for partitions, and will again"
+
+
+def test_a_transaction_is_of_version_2_if_any_of_its_partitions_was_added_so(home: Home) -> None:
+    who = home.producer()
+    home.add(who, A)
+    add(home, who, B)
+    home.add(who, TopicPartition("c", 2))
+    assert home.end(who) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert home.end(who) is ErrorCode.NONE
+    home.add(who, A)
+    assert home.end(who) is ErrorCode.NONE, "the next transaction is not"
 
 
 def values(home: Home) -> list:  # type: ignore[type-arg]

@@ -3,18 +3,20 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._core.base.clock cimport monotonic_ms
-from kbroker._core.base.sync cimport atomic_load_i32, mutex_lock, mutex_unlock
+from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64, mutex_lock, mutex_unlock
 from kbroker._core.base.throttle cimport throttle_wait_ms
 from kbroker._core.log.partition cimport (
     NEED_OPEN, NEEDS_HANDLER, ROLE_ALONE, ROLE_FOLLOWER, ROLE_STOPPED, meet_need, need_t, partition_t,
     partition_visible_end, refusal,
 )
 from kbroker._core.log.position cimport partition_read, patience_t
-from kbroker._core.log.replicas cimport fetch_position_t, replicas_check_position, replicas_serve
+from kbroker._core.log.replicas cimport (
+    fetch_position_t, replicas_check_position, replicas_know_no_more, replicas_serve,
+)
 from kbroker._core.server.fetch.fetch cimport ELSEWHERE, fetch_entry_t, fetch_t
 from kbroker._core.wire.apis cimport FETCH_FOLLOWERS_FROM
 from kbroker._core.wire.error_codes cimport (
-    UNKNOWN_SERVER_ERROR, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_SERVER_ERROR, OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
 
 cdef enum:
@@ -34,6 +36,8 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
     cdef int code
     e.diverging_epoch = -1
     e.throttled = False
+    if atomic_load_i32(&e.partition.role) == ROLE_STOPPED:
+        return NOT_LEADER_OR_FOLLOWER    # no leader epoch is known either, so none can be too new
     if e.current_leader_epoch >= 0:
         leader_epoch = atomic_load_i32(&e.partition.leader_epoch)
         if e.current_leader_epoch < leader_epoch:
@@ -53,6 +57,8 @@ cdef int read_entry(fetch_t *f, fetch_entry_t *e, int64_t left, bint at_least_on
         return 0                 # its offset need not be in this log
     if code == 0 and e.read.segment != NULL and limit < 0:
         return UNKNOWN_SERVER_ERROR      # Kafka's log answers a negative size so
+    if code == OFFSET_OUT_OF_RANGE and f.replica_id < 0 and e.offset > atomic_load_i64(&e.partition.log_end_offset):
+        return replicas_know_no_more(e.partition, monotonic_ms())
     return code
 
 
@@ -133,6 +139,8 @@ cdef int look(fetch_t *f, bint may_block) noexcept nogil:
         if e.preferred >= 0:
             f.answer_now = interesting = True
             e.error = <int16_t>read_offsets(f, e, &patience)
+            if e.error:
+                e.preferred = -1
             continue
         if e.unknown:
             unknown += 1

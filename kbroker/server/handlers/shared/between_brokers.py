@@ -26,7 +26,7 @@ def partitions_of(services: Services) -> ReplicatedPartitions:
 def ask_controller(
     services: Services, request: Request, asked: AlterPartition | ControlledShutdown | AllocateProducerIds
 ) -> None:
-    """Have the controller answer the request, if this broker is the controller; else the answer is NOT_CONTROLLER.
+    """Have the controller answer the request, if this broker is the controller; else the answer is `refusal`'s.
 
     Raises ProtocolError (CLUSTER_AUTHORIZATION_FAILED) if the broker is alone.
     """

@@ -30,7 +30,7 @@ def current_leader(
 ) -> CurrentLeader | None:
     """Return the leader of a partition, of which either the topic's name or its id is given; None if it is not known.
 
-    What this broker is for a partition of its own is newer than the metadata.
+    What this broker has been told of its role in a partition may be newer than the metadata.
     """
     image = services.cluster.image
     known: Topic | None
@@ -49,6 +49,9 @@ def current_leader(
         if partition is None:
             return None
         node_id, leader_epoch = partition.leader, partition.leader_epoch
+        hosted = None if services.partitions is None else services.partitions.get(at)
+        if hosted is not None and hosted.leader_epoch > leader_epoch:
+            node_id, leader_epoch = hosted.leader, hosted.leader_epoch
     reachable = next((each for each in reachable_brokers(services, image, connection) if each.node_id == node_id), None)
     if reachable is None:
         return CurrentLeader(node_id, leader_epoch, None, -1, None)

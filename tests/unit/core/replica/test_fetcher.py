@@ -16,6 +16,7 @@ from kbroker._core.replica.fetcher import ReplicaFetcher
 from kbroker._core.replica.followed import ReplicaTrouble
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.storage.log import Log
 from kbroker.storage.options import LogOptions
@@ -230,6 +231,84 @@ def test_what_was_asked_in_an_older_epoch_is_not_appended(bench: Bench) -> None:
     bench.leader.serve(bench.pump)
     assert follower.state.log_end_offset == 1
     assert follower.read(0, 100, to_log_end=True).endswith(b"own\0")
+
+
+def ask_in_an_older_epoch(bench: Bench, follower: Log) -> None:
+    """Leave a request under way, and follow in a newer epoch meanwhile."""
+    bench.pump.run(0)
+    bench.leader.connect(bench.pump)
+    bench.wanted.clear()
+    bench.pump.run(0)
+    bench.follow(follower, EPOCH + 1)
+
+
+@pytest.mark.parametrize("says", ["an error", "a diverging epoch"])
+def test_what_an_older_leader_answers_is_no_trouble_of_the_newer_epoch(bench: Bench, says: str) -> None:
+    """The log would be cut by the word of a leader that does not lead any more."""
+    _, follower = bench.pair()
+    ask_in_an_older_epoch(bench, follower)
+
+    def answer(*_: object) -> M.FetchResponse.PartitionData:
+        part = M.FetchResponse.PartitionData(partition_index=0, high_watermark=0, records=b"")
+        if says == "an error":
+            part.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            part.diverging_epoch = M.FetchResponse.EpochEndOffset(epoch=1, end_offset=0)
+        return part
+
+    truth = bench.leader.answer_partition
+    bench.leader.answer_partition = answer  # type: ignore[method-assign]
+    assert bench.leader.serve(bench.pump)
+    bench.leader.answer_partition = truth  # type: ignore[method-assign]
+    bench.pump.run(0)
+    assert bench.news == []
+    assert [each.is_stopped for each in bench.engine.lag()] == [False]
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_what_was_not_asked_for_goes_into_no_log(tmp_path: Path, version: int) -> None:
+    bench = Bench(tmp_path, version)
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"x"]))
+    truth = bench.leader.answer
+
+    def of_another(what: str) -> None:
+        def answer(message: Any, version: int) -> Any:
+            made = truth(message, version)
+            for topic in made.responses:
+                if what == "topic":
+                    topic.topic, topic.topic_id = "others", b"another topic id"
+                else:
+                    topic.partitions[0].partition_index = 1
+            return made
+
+        bench.leader.answer = answer  # type: ignore[method-assign]
+
+    for what in ("topic", "partition"):
+        of_another(what)
+        bench.turn(4)
+        assert (follower.state.log_end_offset, bench.news) == (0, [])
+    bench.leader.answer = truth  # type: ignore[method-assign]
+    bench.turn(4)
+    assert follower.state.log_end_offset == 1
+    bench.close()
+
+
+def test_of_two_answers_for_one_partition_the_first_one_counts(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"x"]))
+    truth = bench.leader.answer
+
+    def twice(message: Any, version: int) -> Any:
+        answer = truth(message, version)
+        for topic in answer.responses:
+            wrong = M.FetchResponse.PartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+            topic.partitions.append(wrong)
+        return answer
+
+    bench.leader.answer = twice  # type: ignore[method-assign]
+    bench.turn(3)
+    assert (follower.state.log_end_offset, bench.news) == (1, [])
 
 
 def test_a_partition_that_is_forgotten_gets_nothing_more(bench: Bench) -> None:

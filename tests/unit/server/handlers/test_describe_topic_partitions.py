@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kbroker.cluster.new_topics import NewTopic
 from kbroker.cluster.topics import Topics
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.parts.cluster import Cluster
@@ -103,3 +104,11 @@ def test_pages_put_together_are_the_whole(ask: Ask, limit: int, names: list[str]
             break
     wanted = sorted(set(names) & set(COUNTS)) if names else sorted(COUNTS)
     assert seen == [(name, partition_id) for name in wanted for partition_id in range(COUNTS[name])]
+
+
+def test_a_partition_without_a_leader_is_described_without_an_error(cluster: Cluster, ask: Ask) -> None:
+    cluster.topics.mark_failed([TopicPartition("q1", 1)])
+    partitions = ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asking(["q1"])).topics[0].partitions
+    assert [(each.error_code, each.leader_id, each.offline_replicas) for each in partitions] == [
+        (0, 1, []), (0, -1, [1]), (0, 1, []),
+    ]  # fmt: skip
