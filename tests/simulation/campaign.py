@@ -46,7 +46,7 @@ def outcomes(seeds: range, processes: int) -> Iterator[Iterable[Outcome]]:
         yield map(run_quietly, seeds)
     else:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            yield _in_time(pool.imap_unordered(run_quietly, seeds, chunksize=4))
+            yield _in_time(pool.imap_unordered(run_quietly, seeds))
 
 
 def _in_time(coming: IMapIterator[Outcome]) -> Iterator[Outcome]:

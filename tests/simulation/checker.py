@@ -42,6 +42,8 @@ class Checker:
     watched: dict[tuple[int, TopicPartition], Watched] = field(default_factory=dict)
     states: dict[str, paths.PartitionRegistration] = field(default_factory=dict)
     controller_epoch: int = 0
+    controller_session: int = 0
+    """The session that was elected in this epoch."""
     allow_unclean: set[str] = field(default_factory=set)
     """The paths of configs that have allowed unclean elections."""
     checks: int = 0
@@ -142,10 +144,13 @@ class Checker:
             if isinstance(operation, Create | SetData):
                 if operation.path == paths.CONTROLLER:
                     elected = True
+                    self.controller_session = session_id
                 elif operation.path == CONTROLLER_EPOCH:
                     self._controller_epoch(int(operation.data))
                 elif found := STATE.fullmatch(operation.path):
                     self._state(found[1], int(found[2]), operation.path, operation.data, tree)
+                    of_controller = session_id == self.controller_session
+                    self.hold(invariants.controllers_write_in_their_own_epochs(of_controller), operation.path)
                 elif operation.path.startswith("/config/") and UNCLEAN.search(operation.data):
                     self.allow_unclean.add(operation.path)
             elif isinstance(operation, Delete):

@@ -199,6 +199,12 @@ def state_is_of_the_controller(now: PartitionRegistration, controller_epoch: int
         yield f"{now} is written in controller epoch {now.controller_epoch}; the newest is {controller_epoch}"
 
 
+def controllers_write_in_their_own_epochs(is_of_the_controller: bool) -> Iterator[str]:
+    """No two brokers write states in one controller epoch: only the one whose session was elected in it."""
+    if not is_of_the_controller:
+        yield "it is written by a broker that was not elected in this controller epoch"
+
+
 def unclean_only_where_allowed(
     before: PartitionRegistration, now: PartitionRegistration, allowing: Collection[str]
 ) -> Iterator[str]:

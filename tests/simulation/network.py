@@ -78,17 +78,18 @@ class Connection:
             if self._network.is_cut(source, side.process.name):
                 return
             _, thing = side.pending.popleft()
-            if not self.is_open[end]:
-                continue
-            if not side.process.is_alive:
-                continue
-            if thing is BROKEN:
-                self.is_open[end] = False
-                self._network.forget(self)
             if side.process.is_paused:
-                side.process.backlog.append(lambda thing=thing: side.arrive(thing))
-            else:
-                side.arrive(thing)
+                side.process.backlog.append(lambda thing=thing: self._arrive(end, thing))
+            elif side.process.is_alive:
+                self._arrive(end, thing)
+
+    def _arrive(self, end: int, thing: Any) -> None:
+        if not self.is_open[end]:
+            return
+        if thing is BROKEN:
+            self.is_open[end] = False
+            self._network.forget(self)
+        self.sides[end].arrive(thing)
 
 
 @dataclass

@@ -35,7 +35,7 @@ from kbroker.storage.options import StorageOptions
 from tests.simulation.admin import AGAIN
 from tests.simulation.broker import CLUSTER_ID, SESSION_TIMEOUT
 from tests.simulation.fetchers import Followed, VirtualEngine
-from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.scheduler import MS, SECOND, TaskLock
 from tests.simulation.stored import LogFiles
 
 if TYPE_CHECKING:
@@ -234,9 +234,11 @@ class RealKit:
         life.metadata = SharedTopics(
             session, life.node_id, CLUSTER_ID,
             defaults=TopicDefaults(1, 3), internal_topics={}, exact_internal_topics=(),
-            ask=life.controller.ask, is_controller=lambda: life.controller.is_active, clock=life.clock,
+            ask=life.controller.ask, is_controller=lambda: life.controller.is_active,
+            is_deleting=life.controller.is_deleting, clock=life.clock,
             randomness=chance, draw_uuid=lambda: UUID(int=chance.getrandbits(128), version=4),
         )  # fmt: skip
+        life.metadata._reading = TaskLock(life.simulation.scheduler, life.process)  # type: ignore[assignment]
         life.metadata.on_due = life.membership.woken.set
         life.logs = RealLogs(life, life.metadata)
         life.partitions = ReplicatedPartitions(

@@ -178,3 +178,26 @@ class Task:
         finally:
             self.is_over = True
             self._back.release()
+
+
+class TaskLock:
+    """A lock of a process, for tasks that wait for answers while they hold it: others wait for it in virtual time."""
+
+    def __init__(self, scheduler: Scheduler, process: Process):
+        self._scheduler = scheduler
+        self._process = process
+        self._is_held = False
+        self._waiting: deque[Task] = deque()
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            task = next(each for each in self._process.tasks if each.is_current)
+            self._waiting.append(task)
+            task.wait()
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+        if self._waiting:
+            task = self._waiting.popleft()
+            self._scheduler.after(0, lambda: task.answer(None), self._process)

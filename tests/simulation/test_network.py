@@ -58,6 +58,22 @@ def test_a_cut_keeps_back_and_mends() -> None:
     assert world.answers == [1, 2]
 
 
+def test_nothing_arrives_after_a_pause_at_an_end_that_was_closed_first() -> None:
+    world = World(spikes=0)
+    arrived: list[Any] = []
+    connections: list[Any] = []
+    world.network.connect(world.client, "s", arrived.append, connections.append)
+    world.run(SECOND)
+    (connection,) = connections
+    world.scheduler.pause(world.client)
+    world.scheduler.after(0, lambda: connection.close(0), world.client)
+    connection.reset()
+    world.run(SECOND)
+    world.scheduler.resume(world.client)
+    world.run(SECOND)
+    assert arrived == []
+
+
 def test_who_waits_too_long_gives_up_and_does_not_know_what_was_done() -> None:
     world = World()
     world.call(1)

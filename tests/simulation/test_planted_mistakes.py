@@ -19,18 +19,19 @@ from kbroker.coordination.store import Create, EventKind, WatchEvent
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
-from kbroker.replication.partitions import ReplicatedPartitions
+from kbroker.replication.control_requests import NO_EPOCH
+from kbroker.replication.partitions import UNKNOWN_BROKER_EPOCH, ReplicatedPartitions
 from kbroker.rules import follower, in_sync, incomplete_replica
 from kbroker.rules.controller import brokers, deletion, elections, takeover
 from kbroker.rules.controller import in_sync as controller_in_sync
 from kbroker.rules.controller import partitions as controller_partitions
 from kbroker.rules.controller.values import PartitionState
-from kbroker.rules.follower import LogView, TruncateTo
+from kbroker.rules.follower import LogView, Step, TruncateTo
 from kbroker.rules.in_sync import NOBODY, Next
 from kbroker.rules.incomplete_replica import Verdict
 from kbroker.storage.log import Log
 from tests.simulation.broker import Life, Peers
-from tests.simulation.scheduler import SECOND
+from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.simulation import Plan, run_seed
 from tests.simulation.tree import TreeServer
 
@@ -66,6 +67,17 @@ def ask_about_no_epoch(patch: Patch) -> None:
     patch.setattr(Log, "newest_epoch", property(lambda _: -1))
 
 
+def cut_where_the_answer_ends(patch: Patch) -> None:
+    """KAFKA-6361, KIP-279: a follower keeps records of an epoch that its leader never had, up to the answer's end."""
+    right = follower.truncation
+
+    def truncation(diverging_epoch: int, diverging_end: int, log: LogView) -> Step:
+        keeps = log.log_start_offset <= diverging_end < log.log_end_offset
+        return TruncateTo(diverging_end) if keeps else right(-1, diverging_end, log._replace(epochs=()))
+
+    patch.setattr(follower, "truncation", truncation)
+
+
 # --- leaders
 
 
@@ -96,7 +108,8 @@ def let_in_before_the_epochs_start(patch: Patch) -> None:
 
 
 def begin_the_epoch_again(patch: Patch) -> None:
-    """Nobody is elected after all brokers were down: a leader that leads on begins its epoch anew at its log's end."""
+    """After all brokers were down, a leader leads on in the same epoch, and begins it anew at its log's end."""
+    patch.setattr(takeover, "_led_by_returned", lambda context, dated: ())
     right = Log.lead
 
     def lead(self: Log, epoch: int, followers: Any, in_sync: Any) -> int:
@@ -168,6 +181,112 @@ def refuse_the_same_epoch(patch: Patch) -> None:
     patch.setattr(ReplicatedPartitions, "_go_offline", counted)
 
 
+# --- requests that come late
+
+
+def repeat(patch: Patch, kind: type, is_late: Callable[[ReplicatedPartitions, Any], bool]) -> None:
+    """Let requests of a kind come a second time, if they are late by then. This is a fault, and no mistake."""
+    right = Peers.send
+
+    def send(self: Peers, node_id: int, message: Any, version: int, answered: Any, *, timeout_ms: int) -> None:
+        right(self, node_id, message, version, answered, timeout_ms=timeout_ms)
+        world = self._life.simulation
+
+        def again() -> None:
+            told = world.brokers[node_id].life
+            if told is not None and told.partitions is not None and is_late(told.partitions, message):
+                right(self, node_id, message, version, lambda _: None, timeout_ms=timeout_ms)
+
+        if isinstance(message, kind) and not world.faults.is_over:
+            self._life.after(world.scheduler.chance.randrange(3 * SECOND), again)
+
+    patch.setattr(Peers, "send", send)
+
+
+def obey_what_a_former_life_was_told(patch: Patch) -> None:
+    """KAFKA-7235, KIP-380: a broker takes what was meant for its life before, and leads without the records it lost."""
+    repeat(
+        patch,
+        M.LeaderAndIsrRequest,
+        lambda partitions, message: message.broker_epoch < partitions._metadata.broker_epoch,
+    )
+    fence = ReplicatedPartitions._fence
+
+    def of_any_life(self: ReplicatedPartitions, request: Any) -> ErrorCode:
+        request.broker_epoch = UNKNOWN_BROKER_EPOCH
+        return fence(self, request)
+
+    patch.setattr(ReplicatedPartitions, "_fence", of_any_life)
+
+
+def is_of_older_epochs(partitions: ReplicatedPartitions, message: Any) -> bool:
+    """Return whether the broker knows later leader epochs of all partitions that a StopReplica names."""
+    epochs = {
+        TopicPartition(topic.topic_name, each.partition_index): each.leader_epoch
+        for topic in message.topic_states
+        for each in topic.partition_states
+    }
+    known = [partitions.get(at) for at in epochs]
+    pairs = zip(known, epochs.values(), strict=True)
+    return all(hosted is not None and 0 <= epoch < hosted.leader_epoch for hosted, epoch in pairs)
+
+
+def obey_late_stops(patch: Patch) -> None:
+    """KAFKA-9539, KIP-570: a replica is stopped or deleted that was given a role again since."""
+    repeat(patch, M.StopReplicaRequest, is_of_older_epochs)
+    right = ReplicatedPartitions._stop_refusal
+
+    def of_any_epoch(self: ReplicatedPartitions, stop: Any) -> ErrorCode:
+        return right(self, stop._replace(leader_epoch=NO_EPOCH))
+
+    patch.setattr(ReplicatedPartitions, "_stop_refusal", of_any_epoch)
+
+
+def replace_disks_of_who_joins(patch: Patch) -> None:
+    """Hold back changes of ISRs until a replica that joins has come back with a new disk: a fault, and no mistake."""
+    right = Peers.send
+
+    def send(self: Peers, node_id: int, message: Any, version: int, answered: Any, *, timeout_ms: int) -> None:
+        life, world = self._life, self._life.simulation
+        chance = world.scheduler.chance
+
+        def go_on() -> None:
+            right(self, node_id, message, version, answered, timeout_ms=timeout_ms)
+
+        def wait() -> None:
+            if broker.life is not None and broker.life.is_serving:
+                life.after(chance.randrange(50 * MS), go_on)
+            else:
+                life.after(10 * MS, wait)
+
+        joining: set[int] = set()
+        if isinstance(message, M.AlterPartitionRequest) and not world.faults.is_over:
+            wanted = [each for topic in message.topics for each in topic.partitions]
+            joining = {member.broker_id for each in wanted for member in each.new_isr_with_epochs}
+            joining.difference_update(*(state.isr for state in world.checker.states.values()))
+        broker = world.brokers[min(joining, default=node_id)]
+        if not joining or broker.life is None or chance.random() < 0.5:
+            go_on()
+            return
+        broker.kill()
+        broker.disk.empty()
+        world.scheduler.after(1, broker.start)
+        wait()
+
+    patch.setattr(Peers, "send", send)
+
+
+def let_in_a_former_life(patch: Patch) -> None:
+    """KAFKA-14139, KIP-903: a replica joins the ISR for what it had before its disk was replaced."""
+    replace_disks_of_who_joins(patch)
+    right = controller_in_sync._is_eligible
+
+    def eligible(context: Any, broker_id: int, epoch: int) -> bool:
+        return right(context, broker_id, controller_in_sync.NOT_GIVEN)
+
+    patch.setattr(controller_in_sync, "_is_eligible", eligible)
+
+
 # --- controllers
 
 
@@ -180,6 +299,33 @@ def write_without_the_epoch(patch: Patch) -> None:
         self._check = fenced_writes.Check(paths.CONTROLLER_EPOCH)
 
     patch.setattr(fenced_writes.FencedWrites, "__init__", without_check)
+
+
+def read_epochs_slowly(patch: Patch) -> None:
+    """Let some time pass before a candidate has read the controller epoch. This is a fault, and no mistake."""
+    right = controller_election.Candidate._epoch
+
+    def epoch(self: Any) -> tuple[int, int]:
+        for _ in range(50):
+            self._store.exists(paths.CONTROLLER_EPOCH)
+        return right(self)
+
+    patch.setattr(controller_election.Candidate, "_epoch", epoch)
+
+
+def take_the_next_epoch(patch: Patch) -> None:
+    """A controller that is deposed while it reads the epoch of its election takes the next one's for its own."""
+    read_epochs_slowly(patch)
+    right = controller_election.Candidate.run
+
+    def run(self: Any, watcher: Any, now_ms: int) -> controller_election.Elected:
+        found = self._read(watcher)
+        if found is not None and found[1].owner == self._store.session_id:
+            epoch, version = self._epoch()
+            return controller_election.Elected(self._node_id, found[1].creation_id, (), epoch, version)
+        return right(self, watcher, now_ms)
+
+    patch.setattr(controller_election.Candidate, "run", run)
 
 
 def keep_the_epoch_of_the_deposed(patch: Patch) -> None:
@@ -219,6 +365,11 @@ def delete_while_replicas_move(patch: Patch) -> None:
 
 def obey_older_controllers(patch: Patch) -> None:
     """A broker does what a controller says that was replaced while its requests were on their way."""
+    repeat(
+        patch,
+        M.UpdateMetadataRequest,
+        lambda partitions, message: message.controller_epoch < partitions.controller_epoch,
+    )
     fence = ReplicatedPartitions._fence
 
     def of_any_epoch(self: ReplicatedPartitions, request: Any) -> Any:
@@ -270,28 +421,33 @@ def keep_an_isr_that_was_cut_down(patch: Patch) -> None:
     patch.setattr(brokers, "undo_elections", nothing)
 
 
+ONE = (("orders", 1, 3),)
 THREE = (("orders", 3, 3),)
 LATE = "not everything is served again"
 PLANTS = [
     Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), ""),
     Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), ""),
-    Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), ""),
-    Plant(begin_the_epoch_again, ("power", "kill"), ""),
+    Plant(cut_where_the_answer_ends, ("kill", "pause", "cut", "tree"), LATE, first=175),
+    Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), "", first=360),
+    Plant(begin_the_epoch_again, ("power",), "", first=630),
     Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE),
     Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), ""),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE),
+    Plant(obey_what_a_former_life_was_told, ("kill", "damage", "pause"), "leader_has_everything", first=110),
+    Plant(obey_late_stops, ("full", "admin"), LATE, first=3),
+    Plant(let_in_a_former_life, ("pause", "cut"), "new_member_has_everything", {"topics": ONE}, first=176),
     Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller"),
+    Plant(take_the_next_epoch, ("lie",), "controllers_write_in_their_own_epochs"),
     Plant(keep_the_epoch_of_the_deposed, ("lie",), "controller_has_an_epoch_of_its_own"),
     Plant(
         believe_brokers_that_came_back,
         ("power",),
         "",
         {"flushes": False, "duration": 20 * SECOND, "topics": THREE},
-        first=150,
     ),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
-    Plant(obey_older_controllers, ("lie", "pause", "tree", "cut", "kill"), LATE, first=530),
+    Plant(obey_older_controllers, ("lie", "tree", "pause"), LATE, first=100),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
     Plant(miss_watches, ("tree", "cut"), ""),
     Plant(lead_without_lost_records, ("damage",), ""),

@@ -414,6 +414,10 @@ class Session:
         except StoreError as error:
             return error
 
+    @property
+    def may_have_ended(self) -> bool:
+        return self._is_over or self._scheduler.now - self._heard_at > self._timeout
+
     def on_end(self, callback: Callable[[], None]) -> None:
         self._ends.append(callback)
 
