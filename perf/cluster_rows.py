@@ -14,13 +14,14 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from perf import machine, tools
-from perf.ack_clock import QUICK, AckClock, StepClock
+from perf.ack_clock import QUICK, AckClock, OwnAckClock, RdkafkaAckClock, StepClock
 from perf.cluster_peers import KINDS, NODES, ClusterPeer
 from perf.duel import Figure, Measured, Runs, absolute, compared
 from perf.peers import free_port
@@ -35,6 +36,8 @@ LAZY: dict[str, object] = {"log.flush.interval.messages": 2**63 - 1}
 """No fsync before acknowledgements: Kafka's default."""
 
 ByPeer = Mapping[str, Runs]
+MakeClock = Callable[[str, str, Sequence[int]], AckClock]
+"""Makes the clock of a topic's partitions; gets the brokers' addresses, the topic and the partitions."""
 
 
 def scaled(number: float, at_least: float = 1) -> int:
@@ -134,34 +137,34 @@ def not_the_controller(peer: ClusterPeer) -> int:
     return next(node_id for node_id in NODES if node_id != controller)
 
 
-def leader_killed(peer: ClusterPeer) -> Measured:
+def leader_killed(peer: ClusterPeer, clock: MakeClock = RdkafkaAckClock) -> Measured:
     """The longest gap between acknowledgements when a leader of 100 partitions that is not the controller is killed."""
     partitions = scaled(100, 3)
     victim = not_the_controller(peer)
     peer.create_topic("killed", partitions, led_by=victim)
-    with AckClock(peer.bootstrap_servers, "killed", partitions) as clock:
-        clock.begin_to_watch()
+    with clock(peer.bootstrap_servers, "killed", range(partitions)) as watch:
+        watch.begin_to_watch()
         peer.nodes[victim].kill()
-        clock.await_all_again()
-        return {"gap_s": clock.longest_gap_s}
+        watch.await_all_again()
+        return {"gap_s": watch.longest_gap_s}
 
 
-def leader_stopped(peer: ClusterPeer) -> Measured:
+def leader_stopped(peer: ClusterPeer, clock: MakeClock = RdkafkaAckClock, every: int = 1) -> Measured:
     """The longest gap of any partition, and the whole time, when a leader of 1,000 partitions is stopped cleanly.
 
     Each partition gets two records a second: with ten, the Kafkas are busy with the load, and their gaps say little. A
-    gap is half a second too long then.
+    gap is half a second too long then. With `every` 10 it is every tenth partition, and a twentieth of a second.
     """
     partitions = scaled(1000, 12)
     victim = not_the_controller(peer)
     peer.create_topic("stopped", partitions, led_by=victim)
-    with AckClock(peer.bootstrap_servers, "stopped", partitions) as clock:
-        clock.begin_to_watch()
+    with clock(peer.bootstrap_servers, "stopped", range(0, partitions, every)) as watch:
+        watch.begin_to_watch()
         began = time.monotonic()
         peer.nodes[victim].stop()
         stopped_s = time.monotonic() - began
-        clock.await_all_again()
-        return {"gap_s": clock.longest_gap_s, "stop_s": stopped_s}
+        watch.await_all_again()
+        return {"gap_s": watch.longest_gap_s, "stop_s": stopped_s}
 
 
 def controller_killed(peer: ClusterPeer) -> Measured:
@@ -264,6 +267,8 @@ LOADS: dict[str, Callable[[ClusterPeer], Measured]] = {
     "catch-up": catch_up,
     "leader-killed": leader_killed,
     "leader-stopped": leader_stopped,
+    "leader-killed-own": partial(leader_killed, clock=OwnAckClock),
+    "leader-stopped-own": partial(leader_stopped, clock=OwnAckClock, every=10),
     "controller-killed": controller_killed,
     "coordinators-killed": coordinators_killed,
 }
@@ -414,10 +419,15 @@ def gap(runs: ByPeer, what: str, key: str, aim_s: str) -> list[Figure]:
 def failover_rows() -> list[Figure]:
     """The gaps that clients see when brokers are killed or stopped."""
     killed, stopped = measure(leader_killed), measure(leader_stopped)
+    own_killed = measure(partial(leader_killed, clock=OwnAckClock), peers=("kbroker",))["kbroker"]
+    own_stopped = measure(partial(leader_stopped, clock=OwnAckClock, every=10), peers=("kbroker",))["kbroker"]
     controller, coordinators = measure(controller_killed), measure(coordinators_killed)
+    own = "longest gap seen by kbroker.client, seconds"
     return [
         *gap(killed, "leader killed, 100 partitions, longest gap", "gap_s", "1"),
+        absolute(f"cluster: leader killed, 100 partitions, {own}", own_killed["gap_s"], "", "<= 1", "s"),
         *gap(stopped, "leader stopped, 1,000 partitions, longest gap", "gap_s", "0.1"),
+        absolute(f"cluster: leader stopped, 1,000 partitions, {own}", own_stopped["gap_s"], "", "<= 0.1", "s"),
         *gap(stopped, "leader stopped, 1,000 partitions, whole stop", "stop_s", "2"),
         *gap(controller, "controller killed, 10,000 partitions, all told", "told_s", "3"),
         *gap(coordinators, "group's coordinator killed, longest gap", "group_gap_s", "1.5"),

@@ -29,7 +29,7 @@ from confluent_kafka import KafkaException
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from tests.crash.replicated_load import TOPIC, ReplicatedLoad
+from tests.crash.replicated_load import MOST_IN_FLIGHT_BESIDE_KAFKA, TOPIC, ReplicatedLoad
 from tests.crash.transaction_clients import LOG
 from tests.crash.transaction_load import LATEST_S, TransactionLoad
 from tests.kit.clients.wire import ConnectionClosed, WireClient
@@ -43,6 +43,8 @@ SETTINGS: dict[str, object] = {
 }
 DISK = "400m"
 MOVED_S = 6.0
+HEARD_NS = 10_000_000_000
+"""How long a coordinator that was cut off may take to hear that it was replaced, once it is reached again."""
 REST_S = 20.0
 """How long replicas and metadata may take to be equal after the last request."""
 
@@ -168,6 +170,8 @@ class Result:
     seed: int
     brokers: Sequence[str]
     faults: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+    """Faults that this machine cannot do: it lets nobody make network namespaces."""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     records: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -182,6 +186,8 @@ class Result:
         counts = ", ".join(f"{self.outcomes[one]} {one.value}" for one in Outcome)
         head = f"seed {self.seed}, {','.join(self.brokers)}: {counts}; {self.records} records acknowledged; {faults}; "
         found = [*self.wrong, *map(str, self.anomalies)]
+        if self.left_out:
+            head += f"without {', '.join(self.left_out)}; "
         more = [f"and {len(found) - 20} more"] if len(found) > 20 else []
         return f"{head}{len(found)} anomalies" + "".join(f"\n  {line}" for line in [*found[:20], *more])
 
@@ -194,13 +200,16 @@ class Round:
         self.chance = random.Random(seed)
         self.faults = Faults(cluster, self.chance)
         self.replication_factor = min(3, len(cluster.nodes))
+        beside_kafka = "kafka" in result.brokers
         self.transactions = TransactionLoad(
             cluster.bootstrap_servers, folder, seed,
             epoch_writers=False, replication_factor=self.replication_factor,
+            most_in_flight=MOST_IN_FLIGHT_BESIDE_KAFKA if beside_kafka else 5,
         )  # fmt: skip
         self.records = ReplicatedLoad(
-            cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all", beside_kafka="kafka" in result.brokers
+            cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all", beside_kafka=beside_kafka
         )
+        self.cut_off: list[tuple[int, int]] = []
         self.min_in_sync = 1 if plant is not None else min(2, self.replication_factor)
 
     def run_faults(self, seconds: float, faults: Sequence[str]) -> None:
@@ -230,6 +239,7 @@ class Round:
             self.result.wrong += self.records.finish()
             self.transactions.finish()
         history = self.transactions.history()
+        history.cut_off = self.cut_off
         self.result.wrong += self.transactions.wrong
         self.result.anomalies += anomalies(history)
         self.result.outcomes.update(one.outcome for one in history.transactions if not one.client.startswith("p"))
@@ -252,13 +262,17 @@ class Round:
 
     def do_some(self, faults: Sequence[str]) -> None:
         """Do up to three faults, most of them to brokers, and heal all of them after a while."""
-        for _ in range(self.chance.choice((1, 1, 2, 3))):
-            self.do(self.chance.choice(faults))
+        began = time.monotonic_ns()
+        chosen = self.chance.choices(faults, k=self.chance.choice((1, 1, 2, 3)))
+        for name in chosen:
+            self.do(name)
             time.sleep(self.chance.choice((0.0, 0.3, 1.0)))
         if self.chance.random() < 0.3:
             self.do(self.chance.choice(OF_CLIENTS))
         time.sleep(self.chance.choice((0.0, 0.5, 1.0, 3.5)))
         self.cluster.heal()
+        if "kafka" in self.result.brokers and any(name in OF_NETWORK for name in chosen):
+            self.cut_off.append((began, time.monotonic_ns() + HEARD_NS))
         if self.chance.random() < 0.5:
             self.cluster.await_settled()
         time.sleep(self.chance.uniform(0.2, 1.5))
@@ -314,7 +328,7 @@ def unlike_replicas(cluster: Cluster) -> list[str]:
     wrong = []
     for one in tree.partitions(cluster.tree()):
         name = f"{one.topic}-{one.index}"
-        folders = {node_id: cluster.nodes[node_id].data / name for node_id in one.replicas}
+        folders = {node_id: cluster.nodes[node_id].replica(name) for node_id in one.replicas}
         wrong += replicas.differences(folders, name, is_compacted=one.topic == LOG)
     return wrong
 
@@ -323,7 +337,7 @@ def damaged_files(cluster: Cluster, node_id: int) -> list[str]:
     """Return what `kbroker verify-log` finds in a kbroker's files."""
     if cluster.nodes[node_id].kind != "kbroker":
         return []
-    command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", str(cluster.nodes[node_id].data)]
+    command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", *map(str, cluster.nodes[node_id].directories)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     return [f"broker {node_id}: {line}" for line in (done.stdout + done.stderr).splitlines()] if done.returncode else []
 
@@ -350,6 +364,7 @@ def run(
     try:
         cluster = Cluster(brokers, settings, disk=DISK if "fill_disk" in faults else None)
         possible = [one for one in faults if cluster.network.can_cut or one not in OF_NETWORK]
+        result.left_out = [one for one in faults if one not in possible]
         place = keep and keep / f"{'-'.join(brokers)}-{seed}"
         with cluster, noting(result, cluster, folder, place):
             one = Round(cluster, folder, seed, result, plant)  # may fetch jars, which no way leads to from the inside

@@ -70,7 +70,8 @@ class Writer:
     bears_unknown: bool = False
     """Whether the topic may be called unknown for a moment: its records are refused then."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
-    failed: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """How many records failed, by what was said of them."""
 
     def run(self, address: str, stop: threading.Event) -> None:
         producer = Producer(
@@ -79,6 +80,7 @@ class Writer:
                 "message.timeout.ms": 120000,
                 "reconnect.backoff.max.ms": 200,
                 "socket.timeout.ms": 10000,
+                "error_cb": self.told,
                 **self.settings,
             }
         )
@@ -103,9 +105,14 @@ class Writer:
                 producer.poll(0.05)
         producer.flush(60)
 
+    def told(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.failures[str(error)] += 1
+
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failed += not self._is_borne(error)
+            if not self._is_borne(error):
+                self.failures[str(error)] += 1
             return
         of_partition = self.acknowledged.setdefault(message.partition(), Acknowledged())
         of_partition.offsets.append(message.offset())

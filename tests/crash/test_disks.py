@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from tests.kit.brokers.process import BrokerProcess
-from tests.kit.crash.small_disk import disk, fill, mount
+from tests.kit.crash.small_disk import becomes_read_only, disk, fill
 from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
 from tests.oracle.history import SOON, History
 from tests.oracle.scenarios.requests import fetch, fetch_partition, offsets_of, produce_all, records
@@ -190,11 +190,6 @@ OFFLINE = {
     "Produce": STORAGE_ERROR, "Fetch": STORAGE_ERROR, "ListOffsets": STORAGE_ERROR, "Metadata": NO_LEADER,
     "leader": -1, "offline replicas": 1,
 }  # fmt: skip
-
-
-def becomes_read_only(directory: Path) -> None:
-    mount("--bind", str(directory), str(directory))
-    mount("-o", "remount,bind,ro", str(directory))
 
 
 def is_unmounted(directory: Path) -> None:

@@ -243,6 +243,16 @@ def test_a_history_without_a_fault_has_no_anomaly() -> None:
     assert anomalies(good().history) == []
 
 
+def test_an_old_offset_is_borne_only_while_its_coordinator_may_be_cut_off() -> None:
+    story = good()
+    lose_an_offset(story)
+    read = story.history.offset_reads[-1]
+    story.history.cut_off = [(read.began, read.ended)]
+    assert anomalies(story.history) == []
+    story.history.cut_off = [(0, read.began - 1), (read.ended, read.ended + 1)]
+    assert set(story.found()) == {"lost offset"}
+
+
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found_and_nothing_else(plant: Callable[[Story], None]) -> None:
     story = good()

@@ -67,6 +67,7 @@ class ClientProcess:
     folder: Path
     bootstrap: str
     seed: int
+    most_in_flight: int
     life: int = 0
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """The last process, and earlier ones that are held."""
@@ -80,6 +81,7 @@ class ClientProcess:
             "seed": self.seed,
             "life": self.life,
             "timeout_ms": TIMEOUT_MS,
+            "most_in_flight": self.most_in_flight,
         }
         command = [*self.command, json.dumps(settings)]
         with (self.folder / "errors.txt").open("ab") as errors:
@@ -125,10 +127,11 @@ class TransactionLoad:
 
     def __init__(
         self, address: str, folder: Path, seed: int, *, lies: bool = False, epoch_writers: bool = True,
-        replication_factor: int = 1,
+        replication_factor: int = 1, most_in_flight: int = 5,
     ):  # fmt: skip
         """`lies`: one reader is a LyingReader, and there are no clients of version 2. `epoch_writers`: some clients of
-        version 2 have one connection, for which the broker must be alone."""
+        version 2 have one connection, for which the broker must be alone. `most_in_flight`: of the requests of a
+        producer that has no transactions."""
         self.address, self.folder = address, folder
         self.replication_factor = replication_factor
         self.chance = random.Random(f"{seed} clients")
@@ -139,7 +142,7 @@ class TransactionLoad:
         self.java = {} if lies else JAVA
         commands = [(java_command(), self.java)] if self.java else []
         commands += [(python, clients) for clients in told]
-        self.clients = [ClientProcess(*command, folder, address, seed) for command in commands]
+        self.clients = [ClientProcess(*command, folder, address, seed, most_in_flight) for command in commands]
         self.producing = self.clients[:-1]
         self.wrong: list[str] = []
 
@@ -278,13 +281,20 @@ class TransactionLoad:
     def read_offsets(self, group: str, journal: Journal) -> list[str]:
         """Read a group's committed offsets, waiting for undecided ones. Return those that do not come to be decided."""
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": group, "isolation.level": "read_committed"})
-        began = time.monotonic_ns()
+        deadline = time.monotonic() + 30
         try:
-            for found in consumer.committed(self.places()[:PARTITIONS], 30):
-                place = [found.topic, found.partition]
-                journal.write("offset", group=group, place=place, offset=max(found.offset, -1), began=began)
-        except KafkaException as error:
-            return [f"whether offsets of {group} are committed is undecided: {error}"]
+            while True:
+                began = time.monotonic_ns()
+                try:
+                    offsets = consumer.committed(self.places()[:PARTITIONS], deadline - time.monotonic())
+                    break
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                        return [f"whether offsets of {group} are committed is undecided: {error}"]
+                    time.sleep(0.1)  # it moves to its preferred leader
         finally:
             consumer.close()
+        for found in offsets:
+            place = [found.topic, found.partition]
+            journal.write("offset", group=group, place=place, offset=max(found.offset, -1), began=began)
         return []

@@ -139,7 +139,12 @@ public class TransactionClients {
             sent.clear();
             String transaction = fullName() + "." + ++count;
             write(step("begin").put("transaction", transaction).put("client", fullName()));
-            producer.beginTransaction();
+            try {
+                producer.beginTransaction();
+            } catch (IllegalStateException error) {
+                // An abort that is asked for again after a timeout may return before the new epoch that it asks for is there.
+                throw new KafkaException(error);
+            }
             return transaction;
         }
 
