@@ -34,6 +34,7 @@ PARTITIONS = 6
 PAUSE_S = 8.0  #: longer than the cluster waits for a broker
 AWAY_S = 5.0
 READ_TIMEOUT_S = 180.0
+SETTINGS = {"group.initial.rebalance.delay.ms": 0, "replica.selector.class": "RackAwareReplicaSelector"}
 
 
 AnyCluster = Cluster | KafkaCluster
@@ -45,15 +46,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[AnyCluster]:
         with KafkaCluster() as kafkas:
             yield kafkas
     else:
-        with Cluster(3, settings={"group.initial.rebalance.delay.ms": 0}, zookeeper_jars=zookeeper_jars()) as kbrokers:
+        with Cluster(3, settings=SETTINGS, racks=["r1", "r2", "r3"], zookeeper_jars=zookeeper_jars()) as kbrokers:
             yield kbrokers
-
-
-@pytest.fixture
-def kafkas(cluster: AnyCluster) -> KafkaCluster:
-    if not isinstance(cluster, KafkaCluster):
-        pytest.skip("brokers of kbroker.testing have no racks")
-    return cluster
 
 
 class Running:
@@ -317,31 +311,40 @@ def test_the_address_of_a_tcp_load_balancer_is_enough(cluster: AnyCluster) -> No
     assert len(balancer.taken) == 3
 
 
-def test_a_consumer_reads_from_the_replica_in_its_rack(kafkas: KafkaCluster) -> None:
-    """KIP-392: once the leader has named the replica, the consumer fetches from no other."""
+def test_a_consumer_reads_from_the_replica_in_its_rack_while_that_is_alive(cluster: AnyCluster) -> None:
+    """KIP-392: once the leader has named the replica, the consumer fetches from no other before that one is killed."""
     topic = "in-racks"
-    kafkas.create_topic(topic, PARTITIONS)
+    cluster.create_topic(topic, PARTITIONS)
+    sent = 0
     with (
-        Producer(bootstrap_servers=kafkas.bootstrap_servers) as producer,
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
         Consumer(
-            bootstrap_servers=kafkas.bootstrap_servers, auto_offset_reset="earliest", client_rack="r2"
+            bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", client_rack="r2"
         ) as consumer,
     ):
         consumer.assign_topics(topic)
         asked = consumer._fetching.cluster._connections
 
-        def read_some() -> None:
-            for number in range(600):
+        def read_some() -> set[int]:
+            """Write and read records, and return which brokers the consumer has asked."""
+            nonlocal sent
+            before = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
+            expected = list(range(sent, sent + 600))
+            for number in expected:
                 producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+            sent += 600
             found: list[int] = []
             deadline = time.monotonic() + READ_TIMEOUT_S
             while len(found) < 600:
                 assert time.monotonic() < deadline
                 found += (int(record.value or b"") for record in consumer.poll(1.0))
-            assert sorted(found) == list(range(600))
+            assert sorted(found) == expected
+            after = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
+            return {node_id for node_id in after if after[node_id] > before.get(node_id, 0)}
 
         read_some()
-        before = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
+        assert read_some() == {2}
+        cluster.kill(2)
         read_some()
-        after = {node_id: connection.traffic for (node_id, _), connection in asked.items()}
-        assert {node_id for node_id in after if after[node_id] > before.get(node_id, 0)} == {2}
+        assert 2 not in read_some()
+        cluster.start(2)

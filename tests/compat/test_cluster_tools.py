@@ -21,6 +21,8 @@ from kbroker.testing import Broker, Cluster
 from tests.compat.clients import named
 from tests.compat.test_failover import FEW_STATE_PARTITIONS, PARTITIONS, read_all
 from tests.compat.test_failover import Load as ClientsLoad
+from tests.kit.cluster.cluster import Cluster as ClusterOfHosts
+from tests.kit.cluster.replicas import differences
 from tests.kit.kafka.tools import Tools
 from tests.kit.kafka.zookeeper import zookeeper_jars
 
@@ -252,6 +254,66 @@ def test_a_move_is_planned_listed_and_cancelled(cluster: Cluster, tools: Tools, 
     said = tools.run(REASSIGN, "--reassignment-json-file", path, "--cancel")
     assert f"Successfully cancelled partition reassignment for: {topic}-0" in said
     assert replicas(cluster, topic) == [old] and throttles(cluster, topic) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_replicas_move_to_the_log_directories_that_the_file_names(topic: str, tmp_path: Path) -> None:
+    """Broker 1's two replicas change places. Those of broker 3 are new, and are made where they would not be otherwise:
+    both in one directory."""
+    count = 2000
+    with ClusterOfHosts(("kbroker",) * 3, {"min.insync.replicas": 1}, directories=2) as cluster, cluster.entered():
+        tools = Tools("3.9.1", cluster.bootstrap_servers, tmp_path)
+        made = ("--topic", topic, "--replica-assignment", "1:2,1:2", "--config", "segment.bytes=100000")
+        tools.run("TopicCommand", "--create", *made)
+        cluster.await_settled()
+        with Producer(bootstrap_servers=cluster.bootstrap_servers, batch_size=10_000) as producer:
+            for at in range(2):
+                producer.send_many(topic, [b"%d:%s" % (each, b"x" * 100) for each in range(count)], partitions=at)
+            producer.flush(PATIENCE_S)
+        old = {at: cluster.nodes[1].replica(f"{topic}-{at}").parent for at in range(2)}
+        assert {*old.values()} == {*cluster.nodes[1].directories}
+        wanted = {(at, 1): old[1 - at] for at in range(2)} | {
+            (at, 3): cluster.nodes[3].directories[1] for at in range(2)
+        }
+        rows = [
+            {
+                "topic": topic,
+                "partition": at,
+                "replicas": [1, 3],
+                "log_dirs": [str(wanted[at, each]) for each in (1, 3)],
+            }
+            for at in range(2)
+        ]
+        path = tools.file(json.dumps({"version": 1, "partitions": rows}))
+        said = tools.run(REASSIGN, "--reassignment-json-file", path, "--execute")
+        for (at, node), place in wanted.items():
+            started = (
+                f"Successfully started moving log directory to {place} for replica {topic}-{at} with broker {node}"
+            )
+            assert started in said, said
+        said, deadline = verified(tools, path, topic, 2), time.monotonic() + PATIENCE_S
+        while "still in progress" in said:
+            assert time.monotonic() < deadline, said
+            said = verified(tools, path, topic, 2)
+        for at, node in wanted:
+            assert f"Reassignment of replica {topic}-{at}-{node} completed successfully." in said, said
+        cluster.await_settled()
+        with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            told = admin.describe_replica_log_dirs([(topic, at, node) for at, node in wanted])
+        assert [each.path for each in told.values()] == [str(each) for each in wanted.values()]
+        for at in range(2):
+            folders = {node: cluster.nodes[node].replica(f"{topic}-{at}") for node in (1, 3)}
+            assert folders == {node: wanted[at, node] / f"{topic}-{at}" for node in (1, 3)}
+            assert differences(folders, topic) == []
+        with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign_topics(topic)
+            found: list[tuple[int, int]] = []
+            deadline = time.monotonic() + PATIENCE_S
+            while len(found) < 2 * count:
+                assert time.monotonic() < deadline, len(found)
+                found += ((each.partition, int((each.value or b"").partition(b":")[0])) for each in consumer.poll(1.0))
+        assert sorted(found) == [(at, number) for at in range(2) for number in range(count)]
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from kbroker.protocol.api import ApiKey
 from kbroker.testing import Cluster
 from tests.compat.clients import Client, named
 from tests.compat.records import checksum
+from tests.compat.test_consumer_groups import FAST
 from tests.compat.test_transactions import Failed, TransactionalClient
 from tests.kit.clients.wire import ConnectionClosed, WireClient
 from tests.kit.kafka.cluster import KafkaCluster
@@ -44,7 +45,7 @@ FEW_STATE_PARTITIONS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster | KafkaCluster]:
-    kbrokers: dict[str, Any] = {"settings": FEW_STATE_PARTITIONS, "zookeeper_jars": zookeeper_jars()}
+    kbrokers: dict[str, Any] = {"settings": {**FEW_STATE_PARTITIONS, **FAST}, "zookeeper_jars": zookeeper_jars()}
     is_kafka = os.environ.get("KBROKER_COMPAT_AGAINST") == "kafka"
     with KafkaCluster() if is_kafka else Cluster(3, **kbrokers) as started:
         yield started
@@ -53,9 +54,9 @@ def cluster() -> Iterator[Cluster | KafkaCluster]:
 class Mover(threading.Thread):
     """Moves all records of a topic with transactions of a client. After an error a new client process goes on."""
 
-    def __init__(self, client: Client, address: str, count: int):
+    def __init__(self, client: Client, address: str, count: int, protocol: str):
         super().__init__(daemon=True)
-        self.client, self.address, self.count = client, address, count
+        self.client, self.address, self.count, self.protocol = client, address, count, protocol
         self.name = f"mover-{client.name}-{uuid4().hex[:6]}"
         self.source, self.target = f"{self.name}-source", f"{self.name}-target"
         self.ending = threading.Event()
@@ -64,7 +65,8 @@ class Mover(threading.Thread):
     def run(self) -> None:
         while self.moved() < self.count and not self.ending.is_set():
             with TransactionalClient(self.client, self.address) as one, self.noting():
-                one.ask("init", PATIENCE_S, id=self.name, timeout_ms=20_000, group=self.name, source=self.source)
+                group = {"group": self.name, "protocol": self.protocol, "source": self.source}
+                one.ask("init", PATIENCE_S, id=self.name, timeout_ms=20_000, **group)
                 with self.noting():
                     for _ in range((self.count - self.moved()) // AT_ONCE):
                         one.ask("begin")
@@ -95,12 +97,16 @@ class Mover(threading.Thread):
 
 
 class Load:
-    """What one client does meanwhile."""
+    """What one client does meanwhile. Its groups have the protocol `protocol`: "classic", or "consumer" (KIP-848)."""
 
-    def __init__(self, client: Client, cluster: Cluster | KafkaCluster, count: int, pause_ms: int, moved: int):
+    def __init__(
+        self, client: Client, cluster: Cluster | KafkaCluster, count: int, pause_ms: int, moved: int,
+        protocol: str = "classic",
+    ):  # fmt: skip
         self.client, self.cluster, self.count, self.moved = client, cluster, count, moved
         self.topic = f"failover-{client.name}-{uuid4().hex[:6]}"
-        self.mover = Mover(client, cluster.bootstrap_servers, moved) if "transactions" not in client.lacks else None
+        has_transactions = "transactions" not in client.lacks
+        self.mover = Mover(client, cluster.bootstrap_servers, moved, protocol) if has_transactions else None
         self.topics = [self.topic, *([self.mover.source, self.mover.target] if self.mover else [])]
         for topic in self.topics:
             cluster.create_topic(topic, PARTITIONS)
@@ -111,7 +117,10 @@ class Load:
             "first": 0, "size": SIZE, "codec": "none", "headers": False, "nulls": False, "acks": -1,
             "pause_ms": pause_ms, "idempotent": True, **told,
         }  # fmt: skip
-        self.grouped = {"group": self.topic, "timeout_s": int(PATIENCE_S), "assignor": None, "static": False, **told}
+        self.grouped = {
+            "group": self.topic, "timeout_s": int(PATIENCE_S), "assignor": None, "static": False, "protocol": protocol,
+            **told,
+        }  # fmt: skip
         self.processes: list[subprocess.Popen[str]] = []
 
     def fill(self, topic: str) -> None:
@@ -126,19 +135,23 @@ class Load:
         if self.mover is not None:
             self.mover.start()
 
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Return the offsets that a group has committed, by partition."""
+        with Consumer(bootstrap_servers=self.cluster.bootstrap_servers, group_id=group) as reader:
+            found = reader.committed([TopicPartition(topic, each) for each in range(PARTITIONS)])
+        return {place.partition_id: each.offset for place, each in found.items() if each is not None}
+
     def await_begun(self) -> None:
         """Wait until something is produced, read and moved."""
         groups = [self.topic, *([self.mover.name] if self.mover else [])]
         deadline = time.monotonic() + PATIENCE_S
         for group, topic in zip(groups, self.topics, strict=False):
-            with Consumer(bootstrap_servers=self.cluster.bootstrap_servers, group_id=group) as reader:
-                places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
-                while not any(each is not None for each in reader.committed(places).values()):
-                    assert time.monotonic() < deadline, f"{group} commits nothing"
-                    for process in self.processes:
-                        if process.poll() not in (None, 0):
-                            self.client.finish(process)
-                    time.sleep(0.1)
+            while not self.committed(group, topic):
+                assert time.monotonic() < deadline, f"{group} commits nothing"
+                for process in self.processes:
+                    if process.poll() not in (None, 0):
+                        self.client.finish(process)
+                time.sleep(0.1)
 
     def finish(self) -> None:
         producing, reading = self.processes
@@ -146,6 +159,7 @@ class Load:
         assert done == {"acked": self.count, "checksum": checksum(0, self.count, SIZE, False, False)}
         (group,) = self.client.finish(reading, timeout_s=PATIENCE_S)
         assert group["distinct"] == self.count
+        assert group.get("again", 0) == 0, group
         assert group["committed"] in (self.count, None)
         found = read_all(self.cluster, self.topic)
         assert_once_and_in_order(found, self.count)
@@ -255,16 +269,59 @@ def test_clients_go_on_when_their_leaders_and_coordinators_change(
 ) -> None:
     count, pause_ms, moved = (100_000, 250, 3_000) if failovers is ALL else (20_000, 300, 300)
     loads = [Load(named(name), cluster, count, pause_ms, moved) for name in names]
-    try:
-        for load in loads:
-            load.start()
-        for load in loads:
-            load.await_begun()
+    with running(loads):
         happening = Failovers(cluster, loads)
         for failover in failovers:
             failover(happening)
         for load in loads:
             load.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_groups_of_the_newer_protocol_go_on_when_the_broker_of_their_coordinator_is_killed(
+    cluster: Cluster | KafkaCluster,
+) -> None:
+    """KIP-848: what was committed is there at the next coordinator, and no member reads again what it has committed."""
+    loads = [Load(named(name), cluster, 12_000, 300, 300, "consumer") for name in ("confluent", "java-4.3")]
+    with running(loads):
+        happening = Failovers(cluster, loads)
+        for load in loads:
+            lost = happening.coordinator(load.topic, GROUP)
+            before = load.committed(load.topic, load.topic)
+            cluster.kill(lost)
+            deadline = time.monotonic() + PATIENCE_S
+            while happening.coordinator(load.topic, GROUP) == lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            after = load.committed(load.topic, load.topic)
+            assert all(after[partition] >= offset for partition, offset in before.items()), (before, after)
+            cluster.start(lost)
+        for load in loads:
+            load.finish()
+            assert group_type(cluster, load.topic) == "consumer"
+
+
+@contextlib.contextmanager
+def running(loads: Sequence[Load]) -> Iterator[None]:
+    """A context manager: the loads run, each has begun."""
+    try:
+        for load in loads:
+            load.start()
+        for load in loads:
+            load.await_begun()
+        yield
     finally:
         for load in loads:
             load.end()
+
+
+def group_type(cluster: Cluster | KafkaCluster, group: str) -> str:
+    """Return the protocol that a group has now."""
+    for address in cluster.bootstrap_servers.split(","):
+        host, _, port = address.rpartition(":")
+        with WireClient(host, int(port)) as client:
+            for each in client.call(ApiKey.LIST_GROUPS, 5, M.ListGroupsRequest()).groups:
+                if each.group_id == group:
+                    return str(each.group_type)
+    return ""

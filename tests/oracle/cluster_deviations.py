@@ -23,6 +23,22 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/handlers/test_between_brokers.py::test_nobody_directs_a_broker_that_is_alone",
     ),
     OtherDeviation(
+        "OffsetFetch at a coordinator that was replaced and has not heard of it",
+        "Is NOT_COORDINATOR: the other replicas in the ISR are asked first whether they know of a newer leader. Kafka "
+        "tells the offsets of before.",
+        "A consumer that begins at an old offset commits its records a second time, in transactions too.",
+        "tests/unit/server/test_coordinators.py::test_a_coordinator_that_has_not_heard_of_the_next_one_tells_no_old_offset",
+    ),
+    OtherDeviation(
+        "Fetch: an offset behind the end of a leader's log",
+        "Is NOT_LEADER_OR_FOLLOWER for a consumer where there are other replicas, until those in the ISR have said "
+        "that they know of no newer leader; then it is OFFSET_OUT_OF_RANGE. The same holds for OffsetForLeaderEpoch "
+        "with a newer epoch than the leader's. Kafka answers at once.",
+        "A leader that was replaced and has not heard of it would send readers of its successor back to their "
+        "auto.offset.reset.",
+        "tests/unit/server/test_replaced_leaders.py::test_a_leader_that_was_replaced_and_not_told_sends_no_reader_back",
+    ),
+    OtherDeviation(
         "A broker that was killed",
         "Is taken for dead by the controller as soon as a connection to it breaks and its port refuses, and a "
         "controller is deposed by whoever sees that. Kafka waits for the end of the session.",
@@ -37,6 +53,14 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/oracle/test_cluster_control.py::test_a_controller_tells_brokers_what_apache_kafka_tells_them",
     ),
     OtherDeviation(
+        "AlterConfigs, DescribeConfigs: while ZooKeeper is away",
+        "A change is KAFKA_STORAGE_ERROR after zookeeper.session.timeout.ms, and what the broker knows is told. Kafka "
+        "answers neither before ZooKeeper is back. Topics that are made, grown and deleted wait for it at both.",
+        "The client is told what is wrong.",
+        "tests/unit/server/test_zookeeper_is_away.py::"
+        "test_while_zookeeper_is_away_changes_are_refused_or_wait_and_all_else_goes_on",
+    ),
+    OtherDeviation(
         "The controller: a broker without the inter-broker listener",
         "Is not used: its replicas count as offline, with a line in the log. In Kafka the controller fails at "
         "every change of brokers from then on.",
@@ -47,10 +71,19 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "AlterPartition: who may be in an ISR",
         "Only the leader is obeyed, only replicas of the partition may be in it, and only in the life in which "
         "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. It looks at "
-        "the members' registrations once more before it writes. Kafka checks none of it in ZooKeeper mode, where "
-        "epochs are -1.",
+        "the members' registrations once more before it writes. A change of another broker, or with who is no replica "
+        "or nobody, is INVALID_REQUEST. Kafka in ZooKeeper mode, where epochs are -1, looks only at whether the "
+        "brokers are registered: one that is not is INELIGIBLE_REPLICA.",
         "A replica that came back with an empty disk must not be let in by what it had before.",
         "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
+    ),
+    OtherDeviation(
+        "Fetch: a follower of an earlier life",
+        "Whose broker epoch is lower than one with which that broker has fetched from this leader is answered "
+        "NOT_LEADER_OR_FOLLOWER, as in KRaft. Kafka in ZooKeeper mode does not compare them.",
+        "What came late from before a restart must not count as replicated.",
+        "tests/unit/server/test_replica_fetch.py::"
+        "test_a_fetch_of_an_earlier_life_of_a_follower_is_refused_and_does_not_count",
     ),
     OtherDeviation(
         "CreateTopics with an assignment",
@@ -63,8 +96,10 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "The controller: brokers that came back while there was none",
         "A new controller puts out of an ISR who has registered since it was written, unless all of its members have; "
-        "also who is no replica. Kafka leaves them there, and may leave the lead with one of them.",
-        "A power cut or a new disk may have taken records from it.",
+        "also who is no replica. A leader that has come back, and leads on, does so in a new leader epoch. Kafka "
+        "leaves them there, and may leave the lead with one of them, in the same epoch.",
+        "A power cut or a new disk may have taken records from it. Records that it writes in the same epoch in their "
+        "place could not be told from them.",
         "tests/unit/cluster/test_controller.py::test_a_leader_that_came_back_while_there_was_no_controller_does_not_lead_on",
     ),
     OtherDeviation(
@@ -82,7 +117,8 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "Joining",
         "A broker does not register if it lacks a listener that all others have, if others lack its inter-broker or "
-        "control-plane listener, or if one of its addresses is another broker's. Kafka looks at addresses only.",
+        "control-plane listener, if one of its addresses is another broker's, or if its address for brokers is one "
+        "that only its own machine reaches and another broker's is not. Kafka looks only at whose addresses they are.",
         "A wrong registration harms the whole cluster.",
         "tests/unit/cluster/test_membership.py::test_a_missing_inter_broker_listener_is_refused_before_the_registration",
     ),
@@ -174,5 +210,19 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "was answered INVALID_UPDATE_VERSION waits for LeaderAndIsr, which may never come.",
         "The controller alone writes states, so a later one of the same leader epoch is the committed one.",
         "tests/unit/replication/test_in_sync_changes.py::test_a_proposal_whose_answer_was_lost_is_settled_by_the_metadata",
+    ),
+    OtherDeviation(
+        "Markers: the epoch of their coordinator",
+        "Is the leader epoch that the partition of `__transaction_state` has then. A coordinator of Kafka keeps the "
+        "one in which it began to lead, though another begins whenever a broker has gone from the ISR.",
+        "The coordinator writes its records in that epoch too, and the next coordinator has a higher one in any case.",
+        "tests/oracle/test_cluster_tree.py::test_a_history_leaves_the_same_nodes_and_the_same_bytes",
+    ),
+    OtherDeviation(
+        "Internal topics: bytes",
+        "Values of `__transaction_state` have version 1, as in Kafka 4.3, and batches without a producer have the "
+        "sequence -1. Kafka 3.9 writes version 0, and reads both; its sequence there is 0.",
+        "Version 1 has a field for transactions of version 2; nobody reads a sequence without a producer.",
+        "tests/oracle/test_cluster_tree.py::test_a_history_leaves_the_same_nodes_and_the_same_bytes",
     ),
 )

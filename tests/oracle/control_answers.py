@@ -1,200 +1,27 @@
 """How a broker of a cluster answers to requests between brokers, above all to wrong ones.
 
-Two real brokers of one kind, 1 (the controller) and 2, and a `StandIn`, 3, in whose name the requests are made. Each
-`case` asks one thing; `ask_all` returns for each case the answers, as trees that can be compared.
-`python -m tests.oracle.control_answers --brokers kafka,kafka` prints them.
+`python -m tests.oracle.control_answers --brokers kafka,kafka` prints the answers to all cases, also to those of
+`control_versions`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from base64 import urlsafe_b64decode
-from collections.abc import Callable, Sequence
 from typing import Any
 
+from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
-from kbroker.protocol.messages import Message
-from tests.kit.clients.wire import ConnectionClosed, WireClient
-from tests.kit.cluster.cluster import Cluster
-from tests.kit.cluster.stand_in import StandIn
-from tests.oracle.answers import Names, Tree, tree_of
-from tests.oracle.control_story import SETTINGS, STAND_IN
+from tests.kit.clients.wire import WireClient
+from tests.oracle import control_versions
+from tests.oracle.control_story import STAND_IN
+from tests.oracle.control_talk import GHOST, GHOST_ID, TIMEOUT_S, TOPIC, Talk, ask_all, case, make_topic
 
-TOPIC, GHOST = "led", "ghost"
-GHOST_ID = bytes(range(16))
-TIMEOUT_S = 30.0
-KEYS = {f"{key.label}Request": key for key in ApiKey}
-VERSIONS = {
-    ApiKey.LEADER_AND_ISR: 7,
-    ApiKey.STOP_REPLICA: 4,
-    ApiKey.UPDATE_METADATA: 8,
-    ApiKey.CONTROLLED_SHUTDOWN: 3,
-    ApiKey.ALTER_PARTITION: 3,
-    ApiKey.ALLOCATE_PRODUCER_IDS: 0,
-    ApiKey.FETCH: 12,
-    ApiKey.LIST_OFFSETS: 9,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
-    ApiKey.WRITE_TXN_MARKERS: 1,
-    ApiKey.ADD_PARTITIONS_TO_TXN: 4,
-    ApiKey.CREATE_TOPICS: 7,
-    ApiKey.CREATE_PARTITIONS: 3,
-    ApiKey.DELETE_TOPICS: 6,
-    ApiKey.ELECT_LEADERS: 2,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
-}
-"""The versions that a 3.9 at inter.broker.protocol.version 3.9 uses; Fetch 12 goes by names."""
-CASES: dict[str, Callable[[Talk], None]] = {}
+_ = control_versions
 
-
-def case(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
-    CASES[run.__name__] = run
-    return run
-
-
-class Talk:
-    """Asks for one case, and keeps what is answered."""
-
-    def __init__(self, cluster: Cluster, stand_in: StandIn, names: Names):
-        self.cluster, self.stand_in, self.names = cluster, stand_in, names
-        self.answers: list[Tree] = []
-        nodes = cluster.tree()
-        self.controller_epoch = int(nodes["/controller_epoch"].data)
-        self.states = {
-            index: json.loads(nodes[f"/brokers/topics/{TOPIC}/partitions/{index}/state"].data) for index in range(3)
-        }
-        self.versions = {
-            index: nodes[f"/brokers/topics/{TOPIC}/partitions/{index}/state"].version for index in range(3)
-        }
-        self.broker_epochs = {
-            node_id: stand_in.zookeeper.exists(f"/brokers/ids/{node_id}").czxid for node_id in cluster.nodes
-        }
-        topic = json.loads(nodes[f"/brokers/topics/{TOPIC}"].data)
-        self.topic_id = from_base64(topic["topic_id"])
-
-    def ask(self, message: Message, node_id: int = 2, version: int | None = None) -> Any:
-        """Ask a broker, and keep the answer; a connection that is closed without one is an answer too."""
-        api = KEYS[type(message).__name__]
-        version = VERSIONS[api] if version is None else version
-        node = self.cluster.nodes[node_id]
-        with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
-            try:
-                answer = client.call(api, version, message)
-            except ConnectionClosed:
-                self.answers.append("closed")
-                return None
-        self.answers.append(without_configs(tree_of(answer, version, self.names)))
-        return answer
-
-    # --- requests that are right but for what a case changes ----------------------------------------------
-    def leader_and_isr(
-        self, node_id: int = 2, topic_id: bytes = GHOST_ID, topic: str = GHOST, **changed: Any
-    ) -> Message:
-        R = M.LeaderAndIsrRequest
-        partition: dict[str, Any] = {
-            "partition_index": 0,
-            "controller_epoch": self.controller_epoch,
-            "leader": node_id,
-            "leader_epoch": 3,
-            "isr": [node_id],
-            "partition_epoch": 0,
-            "replicas": [node_id],
-            "is_new": True,
-        }
-        request: dict[str, Any] = {
-            "controller_id": 1,
-            "controller_epoch": self.controller_epoch,
-            "broker_epoch": self.broker_epochs[node_id],
-        }
-        for name, value in changed.items():
-            (request if name in ("broker_epoch", "controller_id") or name == "old_controller" else partition)[name] = (
-                value
-            )
-        if "old_controller" in request:
-            request["controller_epoch"] = request.pop("old_controller")
-        live = [
-            R.LeaderAndIsrLiveLeader(broker_id=each, host_name=node.host.address, port=node.port)
-            for each, node in self.cluster.nodes.items()
-        ]
-        state = R.LeaderAndIsrTopicState(
-            topic_name=topic, topic_id=topic_id, partition_states=[R.LeaderAndIsrPartitionState(**partition)]
-        )
-        return R(topic_states=[state], live_leaders=live, **request)
-
-    def stop_replica(self, leader_epoch: int, delete: bool, topic: str = GHOST, **changed: Any) -> Message:
-        R = M.StopReplicaRequest
-        request: dict[str, Any] = {
-            "controller_id": 1,
-            "controller_epoch": self.controller_epoch,
-            "broker_epoch": self.broker_epochs[2],
-            **changed,
-        }
-        partition = R.StopReplicaPartitionState(partition_index=0, leader_epoch=leader_epoch, delete_partition=delete)
-        return R(topic_states=[R.StopReplicaTopicState(topic_name=topic, partition_states=[partition])], **request)
-
-    def update_metadata(self, node_id: int = 2, **changed: Any) -> Message:
-        """Metadata in which nothing changes."""
-        R = M.UpdateMetadataRequest
-        brokers = [
-            R.UpdateMetadataBroker(
-                id=each,
-                rack=f"r{each}",
-                endpoints=[R.UpdateMetadataEndpoint(port=port, host=host, listener="PLAINTEXT", security_protocol=0)],
-            )
-            for each, host, port in [
-                *((each, node.host.address, node.port) for each, node in self.cluster.nodes.items()),
-                (STAND_IN, self.stand_in.host.address, self.stand_in.port),
-            ]
-        ]
-        request: dict[str, Any] = {
-            "controller_id": 1,
-            "controller_epoch": self.controller_epoch,
-            "broker_epoch": self.broker_epochs[node_id],
-            **changed,
-        }
-        return R(live_brokers=brokers, **request)
-
-    def alter_partition(self, index: int = 0, isr: Sequence[int] = (STAND_IN, 1), **changed: Any) -> Message:
-        R = M.AlterPartitionRequest
-        partition: dict[str, Any] = {
-            "partition_index": index,
-            "leader_epoch": self.states[0]["leader_epoch"],
-            "new_isr_with_epochs": [R.BrokerState(broker_id=each, broker_epoch=-1) for each in isr],
-            "partition_epoch": self.versions[0],
-        }
-        request: dict[str, Any] = {"broker_id": STAND_IN, "broker_epoch": self.stand_in.broker_epoch}
-        topic_id = changed.pop("topic_id", self.topic_id)
-        for name, value in changed.items():
-            (request if name in request else partition)[name] = value
-        return R(topics=[R.TopicData(topic_id=topic_id, partitions=[R.PartitionData(**partition)])], **request)
-
-    def fetch(self, partition: int, replica_id: int = STAND_IN, **changed: Any) -> Message:
-        R = M.FetchRequest
-        asked: dict[str, Any] = {
-            "partition": partition, "fetch_offset": 0, "partition_max_bytes": 1000, "last_fetched_epoch": -1,
-            "current_leader_epoch": -1, "log_start_offset": -1, **changed,
-        }  # fmt: skip
-        topic = R.FetchTopic(topic=TOPIC, partitions=[R.FetchPartition(**asked)])
-        return R(replica_id=replica_id, max_wait_ms=0, min_bytes=0, max_bytes=10_000, topics=[topic])
-
-    def epoch_end(self, partition: int, current: int, epoch: int, replica_id: int = STAND_IN) -> Message:
-        R = M.OffsetForLeaderEpochRequest
-        asked = R.OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
-        return R(replica_id=replica_id, topics=[R.OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])])
-
-
-def without_configs(answer: Tree) -> Tree:
-    """Return a tree without a topic's settings, which other tests compare."""
-    if not isinstance(answer, dict):
-        return answer
-    return {name: without_configs(value) for name, value in answer.items() if name != "configs"}
-
-
-def from_base64(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+UNTOLD_S = 1.5
+"""After so long what the controller sends has been refused."""
 
 
 # --- what a controller asks -----------------------------------------------------------------------------
@@ -242,12 +69,6 @@ def leader_and_isr_with_an_unknown_leader(t: Talk) -> None:
 
 
 @case
-def leader_and_isr_of_many_versions(t: Talk) -> None:
-    t.ask(t.leader_and_isr(leader_epoch=6), version=5)
-    t.ask(t.leader_and_isr(leader_epoch=7), version=6)
-
-
-@case
 def leader_and_isr_without_a_leader(t: Talk) -> None:
     t.ask(t.leader_and_isr(leader_epoch=8, leader=-1))
 
@@ -275,9 +96,9 @@ def stop_replica_of_an_unknown_partition(t: Talk) -> None:
 
 @case
 def stop_replica_with_the_same_leader_epoch_and_again(t: Talk) -> None:
-    t.ask(t.stop_replica(8, False))
-    t.ask(t.stop_replica(8, True))
-    t.ask(t.stop_replica(8, True))
+    t.ask(t.leader_and_isr(topic="stopped", topic_id=bytes(range(6, 22)), leader_epoch=8))
+    for deletes in (False, True, True):
+        t.ask(t.stop_replica(8, deletes, "stopped"))
 
 
 @case
@@ -309,64 +130,47 @@ def controlled_shutdown_elsewhere_and_of_nobody(t: Talk) -> None:
 
 
 @case
-def alter_partition_elsewhere(t: Talk) -> None:
-    t.ask(t.alter_partition(), node_id=2)
-
-
-@case
 def alter_partition_of_another_life_or_broker(t: Talk) -> None:
-    t.ask(t.alter_partition(broker_epoch=t.stand_in.broker_epoch - 1), node_id=1)
-    t.ask(t.alter_partition(broker_epoch=t.stand_in.broker_epoch + 1000), node_id=1)
-    t.ask(t.alter_partition(broker_id=77), node_id=1)
+    at = t.fresh()
+    t.ask(t.alter_partition(at, broker_epoch=t.stand_in.broker_epoch - 1), node_id=1)
+    t.ask(t.alter_partition(at, broker_epoch=t.stand_in.broker_epoch + 1000), node_id=1)
+    t.ask(t.alter_partition(at, broker_id=77), node_id=1)
 
 
 @case
 def alter_partition_of_what_is_not_there(t: Talk) -> None:
-    t.ask(t.alter_partition(topic_id=GHOST_ID), node_id=1)
-    t.ask(t.alter_partition(index=9), node_id=1)
+    at = t.fresh()
+    t.ask(t.alter_partition(at._replace(topic=GHOST, topic_id=GHOST_ID)), node_id=1)
+    t.ask(t.alter_partition(at._replace(index=9)), node_id=1)
 
 
 @case
 def alter_partition_of_other_epochs(t: Talk) -> None:
-    for name in ("leader_epoch", "partition_epoch"):
-        now = t.states[0]["leader_epoch"] if name == "leader_epoch" else t.versions[0]
-        t.ask(t.alter_partition(**{name: now - 1}), node_id=1)
-        t.ask(t.alter_partition(**{name: now + 1}), node_id=1)
+    at = t.fresh()
+    for epoch in (-1, 1):
+        t.ask(t.alter_partition(at._replace(leader_epoch=at.leader_epoch + epoch)), node_id=1)
+        t.ask(t.alter_partition(at._replace(partition_epoch=at.partition_epoch + epoch)), node_id=1)
 
 
 @case
 def alter_partition_with_replicas_that_cannot_be_in_sync(t: Talk) -> None:
-    t.ask(t.alter_partition(isr=[STAND_IN, 1, 2]), node_id=1)
-    t.ask(t.alter_partition(isr=[STAND_IN, 77]), node_id=1)
-    t.ask(t.alter_partition(isr=[]), node_id=1)
+    t.ask(t.alter_partition(t.fresh(), [STAND_IN, 1, 2]), node_id=1)
+    t.ask(t.alter_partition(t.fresh(), [STAND_IN, 77]), node_id=1)
+    t.ask(t.alter_partition(t.fresh(), []), node_id=1)
 
 
 @case
 def alter_partition_of_one_that_another_broker_leads(t: Talk) -> None:
-    t.ask(
-        t.alter_partition(index=1, leader_epoch=t.states[1]["leader_epoch"], partition_epoch=t.versions[1]), node_id=1
-    )
+    t.ask(t.alter_partition(t.fresh([1, STAND_IN])), node_id=1)
 
 
 @case
 def alter_partition_that_changes_nothing_and_is_asked_twice(t: Talk) -> None:
-    now = t.stand_in.zookeeper.get(f"/brokers/topics/{TOPIC}/partitions/0/state")
-    version = now[1].version
-    t.ask(t.alter_partition(isr=json.loads(now[0])["isr"], partition_epoch=version), node_id=1)
-    t.ask(t.alter_partition(isr=[STAND_IN], partition_epoch=version), node_id=1)
-    t.ask(t.alter_partition(isr=[STAND_IN], partition_epoch=version), node_id=1)
-
-
-@case
-def alter_partition_in_older_versions(t: Talk) -> None:
-    now = t.stand_in.zookeeper.get(f"/brokers/topics/{TOPIC}/partitions/0/state")
-    R = M.AlterPartitionRequest
-    data = R.PartitionData(
-        partition_index=0, leader_epoch=t.states[0]["leader_epoch"], new_isr=[STAND_IN], partition_epoch=now[1].version
-    )
-    topic = R.TopicData(topic_name=TOPIC, topic_id=t.topic_id, partitions=[data])
-    for version in (0, 1, 2):
-        t.ask(R(broker_id=STAND_IN, broker_epoch=t.stand_in.broker_epoch, topics=[topic]), node_id=1, version=version)
+    at = t.fresh()
+    t.ask(t.alter_partition(at, at.isr), node_id=1)
+    t.ask(t.alter_partition(at, [STAND_IN]), node_id=1)
+    t.ask(t.alter_partition(at, [STAND_IN]), node_id=1)
+    t.ask(t.alter_partition(at, [STAND_IN, 1]), node_id=1)
 
 
 @case
@@ -484,7 +288,7 @@ def fetches_of_a_broker_that_is_no_replica(t: Talk) -> None:
 
 @case
 def fetches_of_a_replica_with_epochs(t: Talk) -> None:
-    epoch = t.states[1]["leader_epoch"]
+    epoch = t.state(index=1).leader_epoch
     t.ask(t.fetch(1, current_leader_epoch=epoch), node_id=1)
     t.ask(t.fetch(1, current_leader_epoch=epoch + 1), node_id=1)
     t.ask(t.fetch(1, current_leader_epoch=epoch, last_fetched_epoch=epoch + 5, fetch_offset=9), node_id=1)
@@ -502,7 +306,7 @@ def fetches_of_replicas_and_of_consumers_at_a_follower(t: Talk) -> None:
 
 @case
 def ends_of_epochs(t: Talk) -> None:
-    epoch = t.states[1]["leader_epoch"]
+    epoch = t.state(index=1).leader_epoch
     t.ask(t.epoch_end(1, epoch, epoch), node_id=1)
     t.ask(t.epoch_end(1, epoch + 1, epoch), node_id=1)
     t.ask(t.epoch_end(1, -1, epoch + 9), node_id=1)
@@ -542,39 +346,70 @@ def markers_of_partitions_that_are_led_elsewhere_or_not_there(t: Talk) -> None:
         t.ask(R(markers=[marker]), node_id=1)
 
 
-def ask_all(kinds: Sequence[str]) -> dict[str, list[Tree]]:
-    """Return the answers of two brokers of these kinds to all cases, in order."""
-    with Cluster(kinds[:1], SETTINGS) as cluster, cluster.entered():
-        cluster.add(kinds[1])
-        host = cluster.network.add_host("stand-in")
-        with StandIn(STAND_IN, host, cluster.zookeeper.address) as stand_in:
-            stand_in.register()
-            stand_in.take()
-            make_topic(cluster)
-            stand_in.take()
-            names = Names(0)
-            found = {}
-            for name, run in CASES.items():
-                talk = Talk(cluster, stand_in, names)
-                run(talk)
-                found[name] = talk.answers
-            return found
+# --- last, for the cluster is not the same afterwards ---------------------------------------------------
 
 
-def make_topic(cluster: Cluster) -> None:
-    """Make partitions that the stand-in leads, that broker 1 leads with it, and that it has nothing to do with."""
-    R = M.CreateTopicsRequest
-    assignment = [[STAND_IN, 1], [1, STAND_IN], [2, 1]]
-    made = [R.CreatableReplicaAssignment(partition_index=at, broker_ids=ids) for at, ids in enumerate(assignment)]
-    topic = R.CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=made)
-    node = cluster.nodes[1]
-    deadline = time.monotonic() + TIMEOUT_S
+@case
+def a_controlled_shutdown_of_what_leads_and_is_alone_in_an_isr(t: Talk) -> None:
+    alone = t.fresh()
+    t.ask(t.alter_partition(alone, [STAND_IN]), node_id=1)
+    for version in (3, 2, 1, 0):
+        R = M.ControlledShutdownRequest
+        t.ask(R(broker_id=STAND_IN, broker_epoch=t.stand_in.broker_epoch), node_id=1, version=version)
+        left = t.answers[-1]["remaining_partitions"]
+        t.answers[-1]["remaining_partitions"] = {name: left[name] for name in left if name in (alone.topic, TOPIC)}
+    state = t.state()
+    t.answers.append([state.leader, state.leader_epoch, state.isr])
+
+
+@case
+def control_requests_of_a_controller_far_ahead_fence_the_true_one_until_the_broker_restarts(t: Talk) -> None:
+    """Anybody who reaches a broker may send them, where there is no authorization."""
+    pretend_to_be_a_later_controller(t, 1000)
+    make_topic(t.cluster, "never", [[2]])
+    time.sleep(UNTOLD_S)
+    show_told(t, "never")
+    t.cluster.nodes[2].stop()
+    t.cluster.start([2])
+    t.await_that("the true controller is obeyed", lambda: is_told(t, "never"))
+    show_told(t, "never")
+
+
+@case
+def control_requests_of_a_later_controller_fence_the_true_one_until_the_next(t: Talk) -> None:
+    pretend_to_be_a_later_controller(t, 1)
+    make_topic(t.cluster, "untold", [[2]])
+    time.sleep(UNTOLD_S)
+    show_told(t, "untold")
+    t.stand_in.zookeeper.delete("/controller")
+    t.await_that("the next controller is obeyed", lambda: is_told(t, "untold"))
+    show_told(t, "untold")
+    t.ask(Talk(t.cluster, t.stand_in, t.names).update_metadata(broker_epoch=-1))
+
+
+def is_told(t: Talk, topic: str) -> bool:
+    """Return whether broker 2 knows that it leads a topic."""
+    node = t.cluster.nodes[2]
     with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
-        answer = client.call(ApiKey.CREATE_TOPICS, 7, R(topics=[topic], timeout_ms=30_000))
-    assert answer.topics[0].error_code == 0, answer
-    while f"/brokers/topics/{TOPIC}/partitions/2/state" not in cluster.tree():
-        assert time.monotonic() < deadline, "the topic has no states"
-        time.sleep(0.05)
+        known = client.call(ApiKey.METADATA, 12, t.metadata(topic)).topics[0]
+        end = client.call(ApiKey.LIST_OFFSETS, 9, t.end(topic)).topics[0].partitions[0]
+    return known.error_code == end.error_code == ErrorCode.NONE
+
+
+def show_told(t: Talk, topic: str) -> None:
+    t.ask(t.metadata(topic), only="topics")
+    t.ask(t.end(topic))
+
+
+def pretend_to_be_a_later_controller(t: Talk, later: int) -> None:
+    """Send broker 2 what a controller of a later epoch sends, then what the true one sends."""
+    epoch = t.controller_epoch + later
+    asked: dict[str, Any] = {"broker_epoch": -1, "topic": f"later-{later}", "topic_id": bytes([later % 256] * 16)}
+    t.ask(t.leader_and_isr(old_controller=epoch, **asked))
+    t.ask(t.update_metadata(controller_epoch=epoch, broker_epoch=-1))
+    t.ask(t.leader_and_isr(leader_epoch=4, **asked))
+    t.ask(t.update_metadata())
+    t.ask(t.stop_replica(3, True, f"later-{later}"))
 
 
 def main() -> None:

@@ -71,4 +71,4 @@ NO_FEATURES = "Features are those of KRaft's metadata log, which kbroker does no
 STRICT = "What a field cannot mean is refused with its connection, rather than guessed at."
 CUT_SHORT = "What is not there in full would be lost without anybody knowing."
 STATIC = "These settings are read at start only."
-OWN_DEFAULT = "A default of its own: for one machine, not for a cluster of them."
+OWN_DEFAULT = "A default of its own, for one small machine. A member of a cluster has it too."

@@ -31,8 +31,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "api_versions.bytes_behind*",
         ),
         ("*.supported_features[*", "*.finalized_features[*", "*.finalized_features_epoch"),
-        "transaction.version is the only feature, fixed at level 2, in an epoch of 0. As in Kafka 4, versions before "
-        "4 do not tell that it is supported from level 0 on.",
+        "transaction.version is the only feature, at level 2 in an epoch of 0. A member of a cluster in which there is "
+        "an Apache Kafka has it at level 1; the epoch of a member is a time. As in Kafka 4, versions before 4 do not "
+        "tell that it is supported from level 0 on.",
         NO_FEATURES,
         since=3,
     ),
@@ -267,9 +268,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ("metadata.a_topic_made_by*", "metadata.two_topics_made_by*"),
         ("[0 Metadata].topics[*",),
         "A topic that is made by being asked for is in the same answer, with its leaders. Kafka answers "
-        "UNKNOWN_TOPIC_OR_PARTITION "
-        "and makes it meanwhile.",
-        "One machine makes it at once; the client need not ask again.",
+        "UNKNOWN_TOPIC_OR_PARTITION and makes it meanwhile. A member of a cluster answers LEADER_NOT_AVAILABLE until "
+        "the controller has told it of the leaders.",
+        "A broker that is alone makes it at once; the client need not ask again.",
     ),
     Deviation(
         ("metadata.topics_by_id",),
@@ -408,7 +409,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ("update_features.the_feature_of_transactions",),
         ("*.error_code", "*.error_message"),
         "transaction.version has the level 2, and stays there: an update to 2 succeeds, to 0 and 1 it is refused. "
-        "Kafka 3.9 has it at 0.",
+        "Beside an Apache Kafka in a cluster the same holds of level 1. Kafka 3.9 has it at 0.",
         NO_FEATURES,
     ),
     Deviation(

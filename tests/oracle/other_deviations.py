@@ -197,9 +197,9 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "FindCoordinator for the first group of all",
-        "The topic of offsets is made first, and the answer is the coordinator. Kafka answers "
-        "COORDINATOR_NOT_AVAILABLE and "
-        "makes it meanwhile; the client tries again.",
+        "On a broker that is alone the topic of offsets is made first, and the answer is the coordinator. Kafka "
+        "answers COORDINATOR_NOT_AVAILABLE and makes it meanwhile, and so does a member of a cluster; the client tries "
+        "again.",
         "Nobody waits for nothing.",
         "tests/unit/groups/test_coordinator.py::test_nobody_is_served_before_the_topic_exists_and_opening_creates_it",
     ),
@@ -207,7 +207,7 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "The first generation of a group",
         "group.initial.rebalance.delay.ms is 0, not 3,000, and with 0 the first generation begins within the first "
         "JoinGroup, in Kafka a moment later.",
-        "On one machine nobody has to wait for others to start.",
+        "The first member need not wait for others that may not come.",
         "tests/unit/rules/test_group.py::test_the_first_rebalance_of_a_group_waits_for_more_members",
     ),
     OtherDeviation(
@@ -367,7 +367,8 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Nodes: /config/changes",
-        "Stays empty. Kafka puts a node there for each change of configs and removes it after 15 minutes.",
+        "Stays empty on a broker that is alone. Kafka puts a node there for each change of configs and removes it "
+        "after 15 minutes, and so does a member of a cluster.",
         "It tells other brokers; a broker that keeps its nodes itself has none.",
         "tests/oracle/test_znodes.py::test_nodes_are_those_that_kafka_has_in_zookeeper",
     ),
@@ -457,14 +458,16 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Files: leader epochs after a crash",
-        "A start after an unclean stop begins a new leader epoch. Kafka on a single broker goes on with the old one.",
+        "A broker that is alone begins a new leader epoch when it starts after an unclean stop. Kafka on a single "
+        "broker goes on with the old one. In a cluster the controller alone begins epochs, of both kinds of brokers.",
         "Records that were not flushed may be lost; consumers can notice it by the epoch (KIP-320).",
         "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
     ),
     OtherDeviation(
         "A topic that is found on disk",
-        "Keeps all its records until somebody gives it settings, or its ZooKeeper's are imported. Kafka leaves its "
-        "logs alone until a controller names them, and has their settings from there.",
+        "By a broker that is alone: keeps all its records until somebody gives it settings, or its ZooKeeper's are "
+        "imported. Kafka leaves its logs alone until a controller names them, and has their settings from there, as a "
+        "member of a cluster does.",
         "Settings are not in a log directory, and defaults might delete what was to be kept for ever.",
         "tests/oracle/test_migration.py::test_a_directory_without_its_zookeeper_keeps_everything_until_settings_come",
     ),
@@ -524,9 +527,9 @@ OTHERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Files: .lock and coordination.sqlite",
-        ".lock stays after a stop, with the number of the process that had it; the nodes that Kafka keeps in "
-        "ZooKeeper are "
-        "in coordination.sqlite in the first log directory.",
+        ".lock stays after a stop, with the number of the process that had it. The nodes that Kafka keeps in ZooKeeper "
+        "are in coordination.sqlite in the first log directory, on a broker that is alone; the directories of a member "
+        "of a cluster have coordination.sqlite.carried in its place.",
         "Whoever removes a lock file may remove that of the next; a broker alone needs nothing beside it.",
         "tests/oracle/test_files.py::test_files_are_those_that_kafka_leaves",
     ),

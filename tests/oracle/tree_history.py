@@ -1,7 +1,7 @@
 """A history of a cluster of three, after which ZooKeeper's tree and the brokers' logs are compared with Kafka's.
 
 Everything that is left to chance is left out: assignments are given, one thing happens at a time, and each step waits
-until the cluster is at rest.
+until the cluster is at rest. Producers and groups go on through all of it, with coordinators that move.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
-from kbroker.protocol.records import Record, encode_batch
 from tests.kit.clients.wire import WireClient
 from tests.kit.cluster import replicas, tree
 from tests.kit.cluster.cluster import Cluster
 from tests.kit.kafka.zookeeper import Nodes
+from tests.oracle.history_clients import GROUP_OFFSETS, TRANSACTION_STATE, Group, Producer
+from tests.oracle.left_logs import Stored, coordinator_epochs, records_left, states_left
 
 SETTINGS: dict[str, object] = {
     "auto.leader.rebalance.enable": "false",
@@ -40,20 +41,39 @@ VERSIONS = {
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.PRODUCE: 9,
+    ApiKey.FIND_COORDINATOR: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.END_TXN: 3,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.JOIN_GROUP: 3,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.LEAVE_GROUP: 3,
 }
+TRANSACTION_CONFIGS = {
+    "cleanup.policy": "compact",
+    "compression.type": "uncompressed",
+    "min.insync.replicas": "2",
+    "segment.bytes": "104857600",
+    "unclean.leader.election.enable": "false",
+}
+"""The settings with which brokers make the topic."""
 TOPIC, BROKER, SET = 2, 4, 0
 TIMEOUT_S = 40.0
-TIME = 1_700_000_000_000
-RETRIED = {3, 5, 6, 15, 14, 16, 41}
-"""What a broker answers that has not heard of the last change yet."""
+RETRIED = {3, 5, 6, 15, 14, 16, 19, 41, 51}
+"""What a broker answers that has not heard of the last change yet, or has not ended the last transaction."""
 
 
 @dataclass
 class Left:
-    """What a history has left: nodes by their paths, and the bytes of each partition, which all replicas have."""
+    """What a history has left: nodes by their paths, and the log of each partition, which all replicas have."""
 
     nodes: dict[str, Any]
-    logs: dict[str, bytes]
+    logs: dict[str, Sequence[bytes | Stored]]
+    coordinator_epochs: dict[str, list[int]]
+    """Those of the markers in each log."""
 
 
 class History:
@@ -61,13 +81,15 @@ class History:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
+        self.plain, self.idempotent, self.transactional = Producer(self), Producer(self), Producer(self, "id")
+        self.readers, self.members = Group(self, "readers"), Group(self, "members")
+        self.transaction_count = 0
 
     def run(self) -> Left:
         for step in STEPS:
             step(self)
             self.cluster.await_settled()
-        nodes = self.cluster.tree()
-        return Left(known_by_name(nodes), self.logs(nodes))
+        return self.left()
 
     def ask(self, message: Message, codes: Callable[[Any], Sequence[int]], node_id: int = 0) -> Any:
         """Ask a broker, 0 for the controller, until it is done. Every code must be 0 in the end."""
@@ -136,21 +158,25 @@ class History:
             ],
         )
 
-    def write(self, topic: str, partition: int, number: int, count: int = 3) -> None:
-        """Send a batch to the leader, whoever it is."""
-        R = M.ProduceRequest
-        records = [
-            Record(at, TIME + at, b"k%d" % at, b"%s %d %d" % (topic.encode(), number, at), []) for at in range(count)
-        ]
-        data = R.PartitionProduceData(index=partition, records=encode_batch(records))
-        asked = R(acks=-1, timeout_ms=20_000, topic_data=[R.TopicProduceData(name=topic, partition_data=[data])])
-        leader = self.cluster.leader(topic, partition)
-        self.ask(asked, lambda a: [p.error_code for one in a.responses for p in one.partition_responses], leader)
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the id of a partition's leader, once that is a broker that runs."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            node = self.cluster.nodes.get(self.cluster.leader(topic, partition))
+            if node is not None and node.is_running:
+                return node.node_id
+            assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
+            time.sleep(0.05)
+
+    def leaders_go_home(self) -> None:
+        for topic, partitions in (("three", [0, 1, 2]), (TRANSACTION_STATE, [0]), (GROUP_OFFSETS, [0])):
+            self.elect(topic, partitions)
+        self.cluster.await_settled()
 
     def write_everywhere(self, number: int) -> None:
         for one in list(tree.partitions(self.cluster.tree())):
             if not one.topic.startswith("__"):
-                self.write(one.topic, one.index, number)
+                self.plain.write(one.topic, one.index, f"{number}")
 
     # --- the steps ----------------------------------------------------------------------------------------
     def topics_are_made(self) -> None:
@@ -161,6 +187,32 @@ class History:
         self.create("back", [[3, 2]], {"min.insync.replicas": "1"})
         self.cluster.await_settled()
         self.write_everywhere(1)
+
+    def producers_and_groups_begin(self) -> None:
+        self.create(TRANSACTION_STATE, [[1, 2, 3]], TRANSACTION_CONFIGS)
+        self.readers.find()
+        self.cluster.await_settled()
+        self.reassign(GROUP_OFFSETS, 0, [2, 3, 1])
+        self.cluster.await_settled()
+        self.leaders_go_home()
+        self.idempotent.begin(2)
+        self.transactional.begin()
+        self.transactions()
+
+    def transactions(self) -> None:
+        """Write one committed and one aborted transaction, and what is in none; a group without a member, and one."""
+        for commit in (True, False):
+            self.transaction_count += 1
+            offset = 10 * self.transaction_count
+            self.idempotent.write("three", 0)
+            self.transactional.write("three", 0)
+            self.transactional.write("three", 2)
+            self.idempotent.write("three", 0)
+            self.transactional.write("two", 0)
+            self.transactional.commit_offsets("of transactions", "three", offset)
+            self.transactional.end(commit=commit)
+            self.readers.commit("three", offset + 1)
+            self.members.come_and_go("three", offset + 2)
 
     def topics_grow_and_go(self) -> None:
         R = M.CreatePartitionsRequest
@@ -183,21 +235,23 @@ class History:
     def a_broker_stops_and_comes_back(self) -> None:
         self.cluster.nodes[2].stop()
         self.await_registered(1, 3)
-        self.write("three", 1, 3)
+        self.plain.write("three", 1, "3")
+        self.transactions()
         self.cluster.start([2])
         self.cluster.await_settled()
         self.write_everywhere(4)
-        self.elect("three", [0, 1, 2])
+        self.leaders_go_home()
         self.elect("two", [0, 1, 2])
 
     def a_broker_is_killed_and_comes_back(self) -> None:
         self.cluster.kill(3)
         self.await_registered(1, 2)
-        self.write("three", 2, 5)
+        self.plain.write("three", 2, "5")
+        self.transactions()
         self.cluster.start([3])
         self.cluster.await_settled()
         self.write_everywhere(6)
-        self.elect("three", [0, 1, 2])
+        self.leaders_go_home()
         self.elect("two", [0, 1, 2])
 
     def replicas_move(self) -> None:
@@ -208,17 +262,22 @@ class History:
         self.write_everywhere(7)
 
     def the_controller_is_killed(self) -> None:
-        self.cluster.kill(1)
+        # Once its session has ended: before, a kbroker may be elected that does not know yet that its predecessor is
+        # dead, and begins fewer leader epochs.
+        self.cluster.nodes[1].pause()
         self.await_registered(2, 3)
+        self.cluster.kill(1)
         deadline = time.monotonic() + TIMEOUT_S
-        while self.cluster.controller() < 0 or self.cluster.leader("three", 0) == 1:
-            assert time.monotonic() < deadline, "no other controller, or no other leader"
+        while self.cluster.controller() < 0:
+            assert time.monotonic() < deadline, "no other controller"
             time.sleep(0.05)
-        self.write("three", 0, 8)
+        self.plain.write("three", 0, "8")
+        self.transactions()
         self.cluster.start([1])
         self.cluster.await_settled()
-        self.elect("three", [0, 1, 2])
+        self.leaders_go_home()
         self.write_everywhere(9)
+        self.transactions()
 
     def await_registered(self, *node_ids: int) -> None:
         deadline = time.monotonic() + TIMEOUT_S
@@ -227,9 +286,10 @@ class History:
             time.sleep(0.05)
 
     # --- what is left -------------------------------------------------------------------------------------
-    def logs(self, nodes: Nodes) -> dict[str, bytes]:
-        """Return the bytes of all partitions of topics, once all their replicas have the same."""
-        found = {}
+    def left(self) -> Left:
+        """Return what there is now, once all replicas of each partition have the same."""
+        nodes = self.cluster.tree()
+        left = Left(known_by_name(nodes), {}, {})
         for one in tree.partitions(nodes):
             name = f"{one.topic}-{one.index}"
             folders = {node_id: self.cluster.nodes[node_id].data / name for node_id in one.replicas}
@@ -237,13 +297,16 @@ class History:
             while wrong := replicas.differences(folders, name):
                 assert time.monotonic() < deadline, wrong
                 time.sleep(0.1)
-            if not one.topic.startswith("__"):
-                found[name] = b"".join(each.data for each in replicas.batches(folders[one.replicas[0]]))
-        return found
+            stored = [each.data for each in replicas.batches(folders[one.replicas[0]])]
+            is_internal = one.topic.startswith("__")
+            left.logs[name] = states_left(one.topic, stored) if is_internal else records_left(stored)
+            left.coordinator_epochs[name] = coordinator_epochs(stored)
+        return left
 
 
 STEPS = (
     History.topics_are_made,
+    History.producers_and_groups_begin,
     History.topics_grow_and_go,
     History.settings_change,
     History.a_broker_stops_and_comes_back,
@@ -253,6 +316,9 @@ STEPS = (
 )
 RANDOM = {"topic_id", "timestamp", "kbroker"}
 """Fields that differ between runs, and the one that tells a kbroker."""
+PLACED_BY_CHANCE = f"/brokers/topics/{GROUP_OFFSETS}"
+"""A topic whose first replicas are left to chance. To move them to where the history wants them takes more or fewer
+changes then, which its versions and its leader epoch count."""
 
 
 def known_by_name(nodes: Nodes) -> dict[str, Any]:
@@ -271,7 +337,10 @@ def known_by_name(nodes: Nodes) -> dict[str, Any]:
             data = "<id>"
         if path == "/controller":
             data["brokerid"] = "<one>"
-        found[path] = data, node.is_ephemeral, 0 if node.is_ephemeral else node.version
+        version = 0 if node.is_ephemeral or path.startswith(PLACED_BY_CHANCE) else node.version
+        if path.startswith(PLACED_BY_CHANCE) and path.endswith("/state"):
+            data["leader_epoch"] = "<any>"
+        found[path] = data, node.is_ephemeral, version
     return found
 
 
@@ -289,8 +358,8 @@ def main() -> None:
     left = left_by(parser.parse_args().brokers.split(","))
     for path, node in sorted(left.nodes.items()):
         print(path, node)
-    for name, data in sorted(left.logs.items()):
-        print(name, len(data))
+    for name, stored in sorted(left.logs.items()):
+        print(name, *map(repr, stored), sep="\n    ")
 
 
 if __name__ == "__main__":

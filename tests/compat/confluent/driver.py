@@ -118,7 +118,8 @@ def group(a: Json) -> Json:
     topics = [a.get("pattern") or a["topic"]]
     first.subscribe(topics)
     seen: set[tuple[int, int]] = set()
-    counts = [0, 0]
+    acknowledged: dict[int, int] = {}
+    counts, again = [0, 0], 0
     joined, left = False, False
     deadline = time.monotonic() + a["timeout_s"]
     while len(seen) < a["count"] and time.monotonic() < deadline:
@@ -130,8 +131,11 @@ def group(a: Json) -> Json:
                     raise KafkaException(message.error())
                 counts[number] += 1
                 seen.add((message.partition(), message.offset()))
+                again += message.offset() < acknowledged.get(message.partition(), 0)
             try:
-                member.commit(asynchronous=False)
+                for place in member.commit(asynchronous=False) or ():
+                    if place.error is None:
+                        acknowledged[place.partition] = max(acknowledged.get(place.partition, 0), place.offset)
             except KafkaException as error:
                 if error.args[0].code() not in (
                     KafkaError._NO_OFFSET,
@@ -150,7 +154,7 @@ def group(a: Json) -> Json:
     partitions = [TopicPartition(a["topic"], p) for p in second.list_topics(a["topic"]).topics[a["topic"]].partitions]
     committed = sum(max(p.offset, 0) for p in committed_offsets(second, partitions, deadline))
     second.close()
-    return {"members": counts, "distinct": len(seen), "committed": committed}
+    return {"members": counts, "distinct": len(seen), "committed": committed, "again": again}
 
 
 def committed_offsets(member: Consumer, partitions: list[TopicPartition], deadline: float) -> list[TopicPartition]:

@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.*;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.admin.*;
@@ -155,11 +156,13 @@ public class Driver {
     static class Member extends Thread {
         final KafkaConsumer<byte[], byte[]> consumer;
         final Set<String> distinct;
-        volatile long read;
+        final Map<Integer, Long> committed;
+        volatile long read, again;
         volatile boolean stop;
 
-        Member(String instance, Set<String> distinct) {
+        Member(String instance, Set<String> distinct, Map<Integer, Long> committed) {
             this.distinct = distinct;
+            this.committed = committed;
             consumer = consumer(a.get("group").asText(), instance);
         }
 
@@ -179,12 +182,19 @@ public class Driver {
             if (a.hasNonNull("pattern")) subscribeToPattern();
             else consumer.subscribe(List.of(a.get("topic").asText()));
             while (!stop) {
-                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
+                for (ConsumerRecord<byte[], byte[]> record : records) {
                     read++;
                     distinct.add(record.partition() + ":" + record.offset());
+                    if (record.offset() < committed.getOrDefault(record.partition(), 0L)) again++;
                 }
                 try {
                     consumer.commitSync();
+                    for (TopicPartition partition : records.partitions()) {
+                        List<ConsumerRecord<byte[], byte[]>> these = records.records(partition);
+                        if (consumer.assignment().contains(partition))
+                            committed.merge(partition.partition(), these.get(these.size() - 1).offset() + 1, Math::max);
+                    }
                     Thread.sleep(20); // leave something for the other member
                 } catch (CommitFailedException | InterruptedException | org.apache.kafka.common.errors.RebalanceInProgressException e) {
                     continue; // a rebalance came between
@@ -197,7 +207,8 @@ public class Driver {
     static void group(ObjectNode result) throws Exception {
         long count = a.get("count").asLong(), deadline = System.nanoTime() + a.get("timeout_s").asLong() * 1_000_000_000L;
         Set<String> distinct = Collections.synchronizedSet(new HashSet<>());
-        Member first = new Member("one", distinct), second = new Member("two", distinct);
+        Map<Integer, Long> acknowledged = new ConcurrentHashMap<>();
+        Member first = new Member("one", distinct, acknowledged), second = new Member("two", distinct, acknowledged);
         first.start();
         while (distinct.size() < count / 10 && System.nanoTime() < deadline) Thread.sleep(5);
         second.start();
@@ -215,13 +226,13 @@ public class Driver {
             for (OffsetAndMetadata offset : offsets.values()) committed += offset.offset();
         }
         result.putArray("members").add(first.read).add(second.read);
-        result.put("distinct", distinct.size()).put("committed", committed);
+        result.put("distinct", distinct.size()).put("committed", committed).put("again", first.again + second.again);
     }
 
     /** One member, until standard input ends. */
     static void member(ObjectNode result) throws Exception {
         Set<String> distinct = Collections.synchronizedSet(new HashSet<>());
-        Member member = new Member("java", distinct);
+        Member member = new Member("java", distinct, new ConcurrentHashMap<>());
         member.start();
         while (System.in.read() >= 0) {}
         member.stop = true;

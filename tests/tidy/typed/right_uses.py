@@ -483,7 +483,7 @@ def lose_a_leader(kbroker_cluster: Cluster) -> None:
     with kbroker_cluster.isolated(1, clients_too=True):
         kbroker_cluster.await_in_sync("views")
     kbroker_cluster.start()
-    cluster = Cluster(5, settings={"min.insync.replicas": 3}, zookeeper_jars="lib")
+    cluster = Cluster(2, settings={"min.insync.replicas": 2}, racks=["a", "b"], zookeeper_jars="lib")
     with cluster, cluster.paused(cluster.controller()):
         print(cluster.brokers[1].log, cluster.zookeeper.connect, cluster.bootstrap_servers)
 
