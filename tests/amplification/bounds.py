@@ -52,6 +52,7 @@ EXCEPTIONS: dict[tuple[ApiKey, str], Bound] = {
     (ApiKey.CREATE_TOPICS, "memory"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
     (ApiKey.CREATE_TOPICS, "stays"): Bound(32 * MIB, 1_000, "a topic with a partition takes 20 KiB"),
     (ApiKey.CREATE_TOPICS, "written"): Bound(256 << 10, 400, "what the store writes of a topic"),
+    (ApiKey.WRITE_TXN_MARKERS, "time"): Bound(400 * MS, 8_000, "4 bytes are a batch that is written, and its answer"),
     (ApiKey.WRITE_TXN_MARKERS, "written"): Bound(
         256 << 10, 32, "4 bytes name a partition, 78 are the marker in it, which retention removes"
     ),

@@ -298,7 +298,7 @@ class Cluster:
             raise BrokerError(f"broker {node_id} is not in the cluster", code=ErrorCode.BROKER_NOT_AVAILABLE)
         try:
             connection = await self._connect(node.host, node.port)
-        except ConnectionFailed as error:
+        except (ConnectionFailed, TimedOut) as error:
             error.message = f"broker {node_id} is not reached where it is advertised: {error.message}"
             raise
         self._keep(connection, node_id, purpose)

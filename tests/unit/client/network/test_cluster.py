@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -215,6 +216,16 @@ def test_the_log_says_once_that_a_broker_is_not_reached_until_it_was(
             if port != 1:
                 run(cluster, cluster.connection(5)).close("for this test")
             assert caplog.text.count("broker 5 is not reached where it is advertised") == said
+
+
+def test_a_broker_that_accepts_and_says_nothing_is_named(cluster_of: MakeCluster) -> None:
+    one = OneBroker()
+    with one.broker, socket.create_server(("127.0.0.1", 0)) as silent:
+        one.advertised_port = silent.getsockname()[1]
+        cluster = cluster_of(one.broker.port, request_timeout_ms=300)
+        run(cluster, cluster.refresh())
+        with pytest.raises(TimedOut, match="broker 5 is not reached where it is advertised: .* did not answer"):
+            run(cluster, cluster.connection(5))
 
 
 def test_attempts_are_made_until_their_time_is_over(cluster_of: MakeCluster) -> None:
