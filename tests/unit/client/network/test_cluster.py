@@ -224,7 +224,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_named(cluster_of: MakeCluster
         one.advertised_port = silent.getsockname()[1]
         cluster = cluster_of(one.broker.port, request_timeout_ms=300)
         run(cluster, cluster.refresh())
-        with pytest.raises(TimedOut, match="broker 5 is not reached where it is advertised: .* did not answer"):
+        with pytest.raises(TimedOut, match=r"broker 5 is not reached where it is advertised: .* did not answer"):
             run(cluster, cluster.connection(5))
 
 
