@@ -15,6 +15,9 @@ from tests.compat.conftest import new_broker
 from tests.compat.records import checksum
 from tests.kit.brokers.process import BrokerProcess, free_port
 
+pytestmark = pytest.mark.timeout(300)
+"""The first test of a client installs or compiles it, beside other tests."""
+
 
 def often(client: Client) -> Any:
     """Return a client's marks: one C and one Java client run with each `make test`, others with `make test-all`."""
