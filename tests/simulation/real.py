@@ -423,13 +423,16 @@ class RealKit:
             life.requests.flush(followed.log)
         elif state.flush_due:
             followed.is_busy = True
-            life.requests.flush(followed.log, lambda: self._flushed(engine, followed))
+            life.requests.flush(followed.log, lambda code: self._flushed(engine, followed, code))
         if code:
             engine.tell(followed, "append", code)
 
-    def _flushed(self, engine: VirtualEngine, followed: Followed) -> None:
+    def _flushed(self, engine: VirtualEngine, followed: Followed, code: int) -> None:
         followed.is_busy = False
-        engine.wake()
+        if code:
+            engine.tell(followed, "append", code)
+        else:
+            engine.wake()
 
     # --- the whole
 

@@ -61,7 +61,6 @@ class Requests:
         self._life = life
         self._acks: list[PendingAck] = []
         self._fetches: list[PendingFetch] = []
-        self._flushing: set[TopicPartition] = set()
 
     def serve(self, request: Any, respond: Respond) -> None:
         kind, *fields = request
@@ -148,18 +147,20 @@ class Requests:
         ack.timer = life.scheduler.after(timeout, lambda: ack.finish(int(ErrorCode.REQUEST_TIMED_OUT)), life.process)
         self._acks.append(ack)
 
-    def flush(self, log: Any, done: Callable[[], None] = lambda: None) -> None:
-        """Flush a log, in a moment."""
+    def flush(self, log: Any, done: Callable[[int], None] = lambda _: None) -> None:
+        """Flush a log, in a moment. `done` gets an error code, unless the log is closed before."""
         life = self._life
 
         def flush() -> None:
-            self._flushing.discard(log.topic_partition)
+            if log.state.state != "open":
+                return
             try:
-                if log.state.state == "open":
-                    log.flush()
-                    done()
+                log.flush()
             except KbrokerError as error:
                 life.note(f"no flush of {log.topic_partition}: {error}")
+                done(int(error.code))
+            else:
+                done(0)
 
         life.after(life.scheduler.chance.randrange(200, 5 * MS), flush)
 
