@@ -34,6 +34,9 @@ OVERDUE_SHARE = 0.01
 MOST_ERRORS_S = 8.0
 FINISH_S = 35.0
 """Every call of the client library has a shorter timeout, as have two calls together that hang and are left alone."""
+CLOSE_ENDS_S = 12
+"""SIGALRM ends the process if a consumer's close keeps the interpreter's lock so long. Where confluent-kafka gives up
+an assignment, it waits for librdkafka with the lock held, and may wait for ever (see `Mover.leave_alone`)."""
 FIRST = 0
 """Where readers begin. Nothing is deleted, so that nobody has to ask for it. librdkafka 2.16 goes back to the beginning
 long after it has asked for it if the answer is late, whatever has been read or sought meanwhile: an answer that is
@@ -274,7 +277,11 @@ class Mover(Client):
                 if messages and not self.move(producer, consumer, messages):
                     self.go_back(consumer)
         finally:
-            self.leave_alone(consumer.close, "close", MOST_ERRORS_S)
+            signal.alarm(CLOSE_ENDS_S)
+            try:
+                self.leave_alone(consumer.close, "close", MOST_ERRORS_S)
+            finally:
+                signal.alarm(0)
 
     def assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.stretch += 1
