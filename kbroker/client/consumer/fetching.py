@@ -298,12 +298,13 @@ class Fetching:
     # --- whether a new leader has what was read (KIP-320) -----------------------------------------------------
 
     async def _prove_positions(self) -> None:
-        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for partition in self._unproven - self._stale:
             if partition in self._led:
-                by_leader[self._led[partition][0]].append(partition)
+                leader_id, leader_epoch = self._led[partition]
+                by_leader[leader_id][partition] = leader_epoch
         outcomes = await asyncio.gather(
-            *(self._prove_at(node_id, partitions) for node_id, partitions in by_leader.items()), return_exceptions=True
+            *(self._prove_at(leader_id, led) for leader_id, led in by_leader.items()), return_exceptions=True
         )
         for error in outcomes:
             if isinstance(error, ClientError):
@@ -311,43 +312,32 @@ class Fetching:
             elif error is not None:
                 raise error
 
-    async def _prove_at(self, node_id: int, partitions: Collection[TopicPartition]) -> None:
-        connection = await self.cluster.connection(node_id)
+    async def _prove_at(self, leader_id: int, led: Mapping[TopicPartition, int]) -> None:
+        """Ask a leader about partitions, and act on its answers. `led`: the leader's epoch of each partition."""
+
+        def is_unproven(partition: TopicPartition) -> bool:
+            """Return whether the leader still has to prove itself. During each wait it may be replaced or given up."""
+            is_leader = self._led.get(partition) == (leader_id, led[partition])
+            return is_leader and partition in self._unproven and tuple(partition) in self.engine.assigned()
+
+        connection = await self.cluster.connection(leader_id)
+        here = [partition for partition in led if is_unproven(partition)]
         if choose(ApiKey.OFFSET_FOR_LEADER_EPOCH, connection.served) < USABLE_EPOCH_VERSION:
-            for partition in partitions:
+            for partition in here:
                 self._go_on(partition)
             return
-        asked = {partition: self.engine.epochs(*partition) for partition in partitions if self._is_here(partition)}
+        asked = {partition: self.engine.epochs(*partition) for partition in here}
         for partition in [partition for partition, epochs in asked.items() if epochs[3] < 0]:
             del asked[partition]
             self._go_on(partition)  # a `seek` came meanwhile: no record that was read has to be in the log
         if not asked:
             return
-        answer = await connection.call(self._epochs_request(asked))
+        answer = await connection.call(_epochs_request(asked, led))
         for topic in answer.topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.topic, row.partition)
-                if partition in asked and self._is_here(partition):
+                if partition in asked and is_unproven(partition):
                     self._judge(partition, asked[partition], row)
-
-    def _is_here(self, partition: TopicPartition) -> bool:
-        return partition in self._unproven and tuple(partition) in self.engine.assigned()
-
-    def _epochs_request(self, asked: Mapping[TopicPartition, tuple[int, int, int, int]]) -> M.Message:
-        by_topic: dict[str, list[Any]] = defaultdict(list)
-        for partition, (_, _, _, epoch) in asked.items():
-            row = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                partition=partition.partition_id,
-                current_leader_epoch=self._led[partition][1],
-                leader_epoch=epoch,
-            )
-            by_topic[partition.topic].append(row)
-        message = M.OffsetForLeaderEpochRequest(replica_id=-1)
-        message.topics = [
-            M.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=rows)
-            for topic, rows in by_topic.items()
-        ]
-        return message
 
     def _judge(self, partition: TopicPartition, asked: tuple[int, int, int, int], row: Any) -> None:
         """Act on the leader's answer to OffsetForLeaderEpoch for one partition, as Java's consumer does."""
@@ -387,8 +377,7 @@ class Fetching:
 
     def _go_on(self, partition: TopicPartition) -> None:
         self._unproven.discard(partition)
-        if tuple(partition) in self.engine.assigned():
-            self.engine.lead(*partition, *self._led[partition])
+        self.engine.lead(*partition, *self._led[partition])
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -514,3 +503,21 @@ class Fetching:
 def _first(errors: Iterable[ClientError]) -> ClientError:
     """Return the error to raise: one that is not retriable if there is such."""
     return min(errors, key=lambda error: error.retriable)
+
+
+def _epochs_request(
+    asked: Mapping[TopicPartition, tuple[int, int, int, int]], led: Mapping[TopicPartition, int]
+) -> Any:
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for partition, (_, _, _, epoch) in asked.items():
+        row = M.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            partition=partition.partition_id, current_leader_epoch=led[partition], leader_epoch=epoch
+        )
+        by_topic[partition.topic].append(row)
+    return M.OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            M.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=rows)
+            for topic, rows in by_topic.items()
+        ],
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from kbroker._core.client.consumer.record import ConsumerRecord, UnreadableRecords
 from kbroker.client.consumer.consumer import Consumer
+from kbroker.client.consumer.fetching import Fetching
 from kbroker.client.errors import BrokerError, LogTruncated
+from kbroker.client.network.connection import Connection
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -158,6 +160,57 @@ def test_who_seeks_before_a_new_leader_has_proved_itself_is_read_on_from_there(
     consumer.seek(TOPIC, 0, 2)
     leader.epoch_errors.clear()
     assert take(consumer, 2) == [(2, b"c"), (3, b"d")]
+
+
+@pytest.mark.parametrize("version", [2, 4])  # version 2 proves nothing
+def test_a_leader_that_is_given_up_while_it_proves_itself_is_not_read(
+    leader: Leader, consumer_of: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A fetch that was under way fails meanwhile. What the leader says then counts for nothing."""
+    given_up: list[TopicPartition] = []
+    prove = Fetching._prove_at
+
+    async def prove_late(fetching: Fetching, leader_id: int, led: Mapping[TopicPartition, int]) -> None:
+        connection = fetching.cluster.connection
+
+        async def reached(node_id: int) -> Connection:
+            found = await connection(node_id)
+            if not given_up:
+                given_up.append(TopicPartition(*KEY))
+                fetching._try_again(given_up[0], ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, -1, -1)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fetching.cluster, "connection", reached)
+            await prove(fetching, leader_id, led)
+
+    monkeypatch.setattr(Fetching, "_prove_at", prove_late)
+    leader.highest[ApiKey.OFFSET_FOR_LEADER_EPOCH] = version
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    leader.elect(log_of("a", "b", "c", "d"), 0, 3)
+    assert take(consumer, 1) == [(3, b"d")]
+    assert given_up
+
+
+def test_what_a_former_leader_says_proves_nothing_of_the_next_one(
+    leader: Leader, consumer_of: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    tell_end = leader.tell_end
+
+    def tell_late(message: Any) -> M.Message:
+        told = tell_end(message)
+        if len(leader.asked_epochs) == 1:
+            leader.elect(log_of("a", "B", "C", "D"), 0, 1)
+            consumer._thread.call(consumer._fetching.cluster.refresh(), SECONDS)
+        return told
+
+    monkeypatch.setattr(leader, "tell_end", tell_late)
+    leader.elect(log_of("a", "b", "c", "d"), 0, 3)
+    assert take(consumer, 3) == [(1, b"B"), (2, b"C"), (3, b"D")]
+    assert leader.asked_epochs == [(1, 0), (2, 0)]
 
 
 def test_a_truncated_log_is_read_from_where_it_began_to_differ(
