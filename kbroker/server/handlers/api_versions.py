@@ -17,7 +17,7 @@ import re
 from kbroker._core.server.request import Request
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import SERVED, ApiKey
+from kbroker.protocol.api import SERVED
 from kbroker.rules.transaction import EPOCH_VERSION, FEATURE, FIRST_VERSION
 from kbroker.server.handlers.shared.features import Features
 from kbroker.server.handlers.shared.services import Services
@@ -27,10 +27,6 @@ FIRST_VERSION_WITH_FEATURES = 3
 FIRST_VERSION_WITH_ZERO = 4
 CLIENT_WORD = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
-MOST_BODIES = 100
-_bodies: dict[tuple[int, int, int, frozenset[ApiKey]], bytes] = {}
-"""Encoded answers by version, level of transactions, epoch of the features, and what is left out."""
-
 
 def handle(services: Services, request: Request, message: M.ApiVersionsRequest) -> None:
     version = request.api_version
@@ -39,13 +35,10 @@ def handle(services: Services, request: Request, message: M.ApiVersionsRequest) 
         if not CLIENT_WORD.fullmatch(name) or not CLIENT_WORD.fullmatch(release):
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         request.connection.session["client software"] = (name, release)
-    features = services.features
-    key = (version, features.transaction_version, features.epoch, features.not_advertised)
-    body = _bodies.get(key)
+    encoded = services.features.encoded
+    body = encoded.get(version)
     if body is None:
-        if len(_bodies) >= MOST_BODIES:
-            _bodies.clear()
-        body = _bodies[key] = _response(version, features).encode(version)
+        body = encoded[version] = _response(version, services.features).encode(version)
     request.respond(body)
 
 

@@ -40,6 +40,9 @@ class Features:
         self._lock = threading.Lock()
         self.epoch = 0
         """Grows with each change of the features: a client believes the broker with the highest epoch."""
+        self.encoded: dict[int, bytes] = {}
+        """The features as responses to ApiVersions, by version. A change of the features puts an empty dict here. Who
+        adds a response has taken the dict before it has looked at the features."""
         if not cluster.is_alone:
             self.kind_changed()
             cluster.on_kind_change(self.kind_changed)
@@ -48,6 +51,7 @@ class Features:
         """Note that `cluster.only_kbrokers` has changed. The epoch is a time, so that brokers need not agree on it."""
         with self._lock:
             self.epoch = max(self.epoch + 1, self._clock.wall_ms() // 1000)
+            self.encoded = {}
 
     @property
     def consumer_groups(self) -> bool:
