@@ -110,11 +110,11 @@ class GroupCoordinator:
 
     def forget_topics(self, names: Collection[str]) -> None:
         """Remove the offsets of all groups for these topics, which are deleted; soon, on the thread of deadlines."""
-        self._deadlines.schedule(self._deadlines.now_ms(), functools.partial(self.offsets.forget_topics, names))
+        self._deadlines.soon(functools.partial(self.offsets.forget_topics, names))
 
     def kind_changed(self) -> None:
         """Remove the members of consumer groups if these are not served any more; soon, on the thread of deadlines."""
-        self._deadlines.schedule(self._deadlines.now_ms(), self._maybe_expel)
+        self._deadlines.soon(self._maybe_expel)
 
     def _maybe_expel(self) -> None:
         if self.consumers.is_served():

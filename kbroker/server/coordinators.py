@@ -84,11 +84,9 @@ class Coordinators:
 
         cluster, timeout_ms = self._cluster, int(self._config["request.timeout.ms"])
         between = self._between = Deadlines("coordinator-peers", self._clock)
-
-        def hand_over(call: Callable[[], None]) -> None:
-            between.schedule(between.now_ms(), call)
-
-        self._sender = MarkerSender(cluster.node_id, self.markers, self._leader_of, others.peers, hand_over, timeout_ms)
+        self._sender = MarkerSender(
+            cluster.node_id, self.markers, self._leader_of, others.peers, between.soon, timeout_ms
+        )
         self.verifier = PeerVerifier(
             cluster.node_id,
             self.verifier,

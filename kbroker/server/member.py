@@ -171,7 +171,7 @@ class Member:
             self.node_id,
             self._hosted,
             self._replica_peers,
-            lambda call: checking.schedule(checking.now_ms(), call),
+            checking.soon,
             config["offsets.commit.timeout.ms"],
         )
         self.others = OtherBrokers(self._hosted, self._coordinator_peers, self._lead_checks, self._ask_controller)

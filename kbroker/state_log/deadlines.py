@@ -52,6 +52,10 @@ class Deadlines:
         """The time that `schedule` counts in: monotonic milliseconds."""
         return int(self._clock.monotonic() * 1000)
 
+    def soon(self, call: Callable[[], None]) -> Alarm:
+        """Do what `schedule` does, as soon as the thread can."""
+        return self.schedule(self.now_ms(), call)
+
     def schedule(self, due_ms: int, call: Callable[[], None]) -> Alarm:
         """Call `call` on the thread, once, not before `due_ms`. What it raises is logged."""
         alarm = Alarm(self, call)

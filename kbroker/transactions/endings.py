@@ -146,7 +146,7 @@ class Endings:
             self._wait_ms = FIRST_RETRY_MS
             if self._alarm is not None:
                 self._alarm.cancel()
-                self._alarm = self._deadlines.schedule(self._deadlines.now_ms(), self._retry)
+                self._alarm = self._deadlines.soon(self._retry)
 
     def _retry(self) -> None:
         with self._lock:

@@ -239,7 +239,7 @@ class PeerVerifier:
                 LOG.info("broker %d cannot be asked for transactions: their batches are not verified", node_id)
             for question in questions.values():
                 cannot = 0 <= served < LOWEST_VERSION and question.is_verify
-                question.tell(self._hand_over, ErrorCode.NONE if cannot else ErrorCode.NETWORK_EXCEPTION)
+                question.tell(self._deadlines.soon, ErrorCode.NONE if cannot else ErrorCode.NETWORK_EXCEPTION)
         else:
             assert isinstance(answer, M.AddPartitionsToTxnResponse)
             results = {result.transactional_id: result for result in answer.results_by_transaction}
@@ -258,10 +258,7 @@ class PeerVerifier:
         if is_busy and not question.is_verify and again_ms <= question.until_ms:
             self._deadlines.schedule(again_ms, partial(self._ask, question))
         else:
-            question.tell(self._hand_over, codes)
-
-    def _hand_over(self, call: Callable[[], None]) -> None:
-        self._deadlines.schedule(self._deadlines.now_ms(), call)
+            question.tell(self._deadlines.soon, codes)
 
 
 def _top_error(code: int) -> ErrorCode:

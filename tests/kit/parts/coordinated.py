@@ -88,9 +88,6 @@ class Node:
             self.logs[at] = home.create()
         checking = Deadlines("lead-checks", brokers.clock)
 
-        def check_later(call: Callable[[], None]) -> None:
-            checking.schedule(checking.now_ms(), call)
-
         def hosted(at: TopicPartition) -> Hosted | None:
             return brokers.hosted(node_id, at)
 
@@ -106,7 +103,7 @@ class Node:
             others=OtherBrokers(
                 hosted,
                 cast(Any, self.peers),
-                LeadChecks(node_id, hosted, cast(Any, self.peers), check_later, timeout_ms=5_000),
+                LeadChecks(node_id, hosted, cast(Any, self.peers), checking.soon, timeout_ms=5_000),
                 brokers.ask_controller,
             ),
         )
