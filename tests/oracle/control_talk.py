@@ -21,11 +21,11 @@ from tests.kit.cluster.cluster import Cluster
 from tests.kit.cluster.stand_in import StandIn
 from tests.oracle.answers import Names, Tree, tree_of
 from tests.oracle.control_story import SETTINGS, STAND_IN
+from tests.oracle.scenario import KEYS
 
 TOPIC, GHOST = "led", "ghost"
 GHOST_ID = bytes(range(16))
 TIMEOUT_S = 30.0
-KEYS = {f"{key.label}Request": key for key in ApiKey}
 VERSIONS = {
     ApiKey.LEADER_AND_ISR: 7,
     ApiKey.STOP_REPLICA: 4,

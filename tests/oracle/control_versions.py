@@ -10,18 +10,10 @@ from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.messages import Message
 from tests.kit.clients.wire import WireClient
+from tests.kit.cluster.apis import BETWEEN_BROKERS
 from tests.oracle.control_story import STAND_IN
 from tests.oracle.control_talk import STOP_WITH_EPOCHS, TIMEOUT_S, TOPIC, WITH_TOPIC_IDS, State, Talk, case, served
 
-BETWEEN_BROKERS = (
-    ApiKey.LEADER_AND_ISR,
-    ApiKey.STOP_REPLICA,
-    ApiKey.UPDATE_METADATA,
-    ApiKey.CONTROLLED_SHUTDOWN,
-    ApiKey.ALTER_PARTITION,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-)
-"""What only the brokers of a cluster ask each other."""
 AT_THE_CONTROLLER = (
     ApiKey.CREATE_TOPICS,
     ApiKey.CREATE_PARTITIONS,

@@ -23,6 +23,7 @@ from tests.kit.cluster.cluster import Cluster
 from tests.kit.kafka.zookeeper import Nodes
 from tests.oracle.history_clients import GROUP_OFFSETS, TRANSACTION_STATE, Group, Producer
 from tests.oracle.left_logs import Stored, coordinator_epochs, records_left, states_left
+from tests.oracle.scenario import KEYS
 
 SETTINGS: dict[str, object] = {
     "auto.leader.rebalance.enable": "false",
@@ -31,7 +32,6 @@ SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
 }
-KEYS = {f"{key.label}Request": key for key in ApiKey}
 VERSIONS = {
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.CREATE_PARTITIONS: 3,

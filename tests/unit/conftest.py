@@ -1,12 +1,16 @@
-"""What holds for every file of unit tests: it leaves nothing running behind it."""
+"""What every file of unit tests may have, and what holds for it: it leaves nothing running behind it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.kit.kafka import maven
+from tests.kit.kafka.zookeeper import zookeeper_jars
 
 END_S = 30.0
 
@@ -20,3 +24,12 @@ def threads_that_end() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(max(0.0, deadline - time.monotonic()))
         assert not thread.is_alive(), f"{thread.name} is left"
+
+
+@pytest.fixture(scope="session")
+def jars() -> Path:
+    """The folder of ZooKeeper's jars."""
+    try:
+        return zookeeper_jars()
+    except maven.MavenFailed as missing:
+        pytest.skip(str(missing))

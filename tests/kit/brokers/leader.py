@@ -63,6 +63,15 @@ class ReplicaLeader(FetchSocket):
         self.session = None
         self.connect_to(pump, self.node_id)
 
+    def exchange(self, pump: Pump, wanted: list[int]) -> None:
+        """Let an engine ask, and answer it. `wanted` has the nodes that the pump has asked a connection for."""
+        pump.run(0)
+        if self.node_id in wanted:
+            wanted.remove(self.node_id)
+            self.connect(pump)
+            pump.run(0)
+        self.serve(pump)
+
     def serve(self, pump: Pump) -> bool:
         """Answer one request, if one has come, and let the pump take the answer in. Return whether one had come."""
         request = self.take_request()

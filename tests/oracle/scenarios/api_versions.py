@@ -6,21 +6,11 @@ from typing import Any
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, is_flexible
+from tests.kit.cluster.apis import BETWEEN_BROKERS
 from tests.oracle.scenario import KEYS, Talk, scenario
 from tests.oracle.scenarios.requests import NO_TEXTS
 
 VERSIONS = ApiKey.API_VERSIONS
-
-
-BETWEEN_BROKERS = (
-    ApiKey.LEADER_AND_ISR,
-    ApiKey.STOP_REPLICA,
-    ApiKey.UPDATE_METADATA,
-    ApiKey.CONTROLLED_SHUTDOWN,
-    ApiKey.ALTER_PARTITION,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-)
-"""APIs that a Kafka in ZooKeeper mode advertises, and one in KRaft mode, as here, does not."""
 
 
 def only_served(answer: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from kbroker.client import AdminClient
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.commands import Run, commands_here, commands_of
-from tests.kit.kafka import maven
-from tests.kit.kafka.zookeeper import zookeeper_jars
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +37,3 @@ def topic(broker: BrokerProcess) -> str:
     with AdminClient(bootstrap_servers=broker.address) as admin:
         admin.create_topic(name, 3)
     return name
-
-
-@pytest.fixture(scope="session")
-def jars() -> Path:
-    """The folder of ZooKeeper's jars."""
-    try:
-        return zookeeper_jars()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))

@@ -14,8 +14,6 @@ from kbroker.client.network.cluster import Cluster, begin
 from kbroker.client.network.thread import ClientThread
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from tests.kit.brokers.whole import WholeBroker
-from tests.kit.kafka import maven
-from tests.kit.kafka.process import KafkaInMemory
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 MakeCluster = Callable[..., Cluster]
@@ -49,12 +47,8 @@ def descriptors() -> Callable[[], int]:
 
 
 @pytest.fixture(scope="package")
-def zookeeper() -> Iterator[ZooKeeperProcess]:
+def zookeeper(jars: Path) -> Iterator[ZooKeeperProcess]:
     """A real ZooKeeper; every test takes a chroot of its own."""
-    try:
-        KafkaInMemory.classpath()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
     with ZooKeeperProcess() as server:
         yield server
 

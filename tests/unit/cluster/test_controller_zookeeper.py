@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +19,6 @@ from kbroker.coordination.store import Create, NodeExists, parent_of
 from kbroker.coordination.zookeeper import ZooKeeperStore
 from kbroker.model import Endpoint
 from kbroker.protocol import messages as M
-from tests.kit.kafka import maven
-from tests.kit.kafka.process import KafkaInMemory
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
 from tests.kit.parts.control_cluster import ToldBroker
 
@@ -27,11 +26,7 @@ TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperProcess]:
-    try:
-        KafkaInMemory.classpath()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
+def zookeeper(jars: Path) -> Iterator[ZooKeeperProcess]:
     with ZooKeeperProcess() as server:
         yield server
 

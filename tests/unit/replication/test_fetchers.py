@@ -108,12 +108,7 @@ class Bench:
 
     def exchange(self) -> None:
         """Let the engine ask, the leader answer and the engine take it in; what is left to do is not done yet."""
-        self.pump.run(0)
-        if NODE in self.wanted:
-            self.wanted.remove(NODE)
-            self.leader.connect(self.pump)
-            self.pump.run(0)
-        self.leader.serve(self.pump)
+        self.leader.exchange(self.pump, self.wanted)
 
     def catch_up(self, follower: Log, leader: Log, turns: int = 200) -> None:
         for _ in range(turns):

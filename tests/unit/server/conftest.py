@@ -9,8 +9,6 @@ from tests.kit.brokers.process import BrokerProcess
 from tests.kit.brokers.small import SmallBroker
 from tests.kit.clients.wire import WireClient
 from tests.kit.cluster.members import Members
-from tests.kit.kafka import maven
-from tests.kit.kafka.process import KafkaInMemory
 from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 
@@ -28,23 +26,16 @@ def client(broker: SmallBroker | BrokerProcess) -> Iterator[WireClient]:
 
 
 @pytest.fixture
-def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+def own_zookeeper(jars: Path, tmp_path: Path) -> Iterator[ZooKeeperProcess]:
     """A ZooKeeper for one test, which may kill it and start it again."""
-    try:
-        server = ZooKeeperProcess(tmp_path / "zookeeper")
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
+    server = ZooKeeperProcess(tmp_path / "zookeeper")
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperProcess]:
-    try:
-        KafkaInMemory.classpath()
-    except maven.MavenFailed as missing:
-        pytest.skip(str(missing))
+def zookeeper(jars: Path) -> Iterator[ZooKeeperProcess]:
     with ZooKeeperProcess() as server:
         yield server
 

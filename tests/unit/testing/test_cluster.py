@@ -15,12 +15,6 @@ import pytest
 
 from kbroker.client import AdminClient, ClientError, Consumer, Producer
 from kbroker.testing import Broker, BrokerFailed, Cluster
-from tests.kit.kafka.zookeeper import zookeeper_jars
-
-
-@pytest.fixture
-def jars() -> Path:
-    return zookeeper_jars()
 
 
 @pytest.fixture

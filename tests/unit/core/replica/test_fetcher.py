@@ -65,12 +65,7 @@ class Bench:
 
     def turn(self, count: int = 1) -> None:
         for _ in range(count):
-            self.pump.run(0)
-            if NODE in self.wanted:
-                self.wanted.remove(NODE)
-                self.leader.connect(self.pump)
-                self.pump.run(0)
-            self.leader.serve(self.pump)
+            self.leader.exchange(self.pump, self.wanted)
 
     def close(self) -> None:
         self.pump.close("the test is over")

@@ -6,17 +6,9 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api import SERVED, ApiKey, request_class
+from tests.kit.cluster.apis import BETWEEN_BROKERS
 from tests.kit.parts.cluster import Cluster
 from tests.kit.parts.handlers import call, services_on
-
-BETWEEN_BROKERS = (
-    ApiKey.LEADER_AND_ISR,
-    ApiKey.STOP_REPLICA,
-    ApiKey.UPDATE_METADATA,
-    ApiKey.CONTROLLED_SHUTDOWN,
-    ApiKey.ALTER_PARTITION,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-)
 
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS, ids=lambda key: key.label)
