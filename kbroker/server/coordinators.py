@@ -17,6 +17,7 @@ from kbroker.server.local_markers import LocalMarkers
 from kbroker.server.on_demand import OnDemand
 from kbroker.server.state_topics import CoordinatorRoles, StateTopic
 from kbroker.storage.log_manager import LogManager
+from kbroker.transactions.verifier import LocalVerifier, Verifier
 
 if TYPE_CHECKING:
     from kbroker.cluster.cluster import Cluster
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kbroker.transactions.coordinator import TransactionCoordinator
     from kbroker.transactions.marker_sender import MarkerSender
     from kbroker.transactions.markers import MarkerWriter
-    from kbroker.transactions.verifier import Verifier
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Coordinators:
         self._between: Deadlines | None = None
         """The thread that carries out what other brokers have answered; made with `others`."""
         self.producer_ids: ProducerIdSource
-        self.verifier: Verifier = _OwnVerifier(self.transactions)
+        self.verifier: Verifier = LocalVerifier(self.transactions.get)
         if others is None:
             self.producer_ids = ProducerIds(store, cluster.node_id)
         else:
@@ -80,7 +80,7 @@ class Coordinators:
     def _join_others(self, others: OtherBrokers) -> ProducerIdSource:
         from kbroker.state_log.deadlines import Deadlines
         from kbroker.transactions.marker_sender import MarkerSender
-        from kbroker.transactions.verifier import PeerVerifier
+        from kbroker.transactions.peer_verifier import PeerVerifier
 
         cluster, timeout_ms = self._cluster, int(self._config["request.timeout.ms"])
         between = self._between = Deadlines("coordinator-peers", self._clock)
@@ -189,24 +189,3 @@ class Coordinators:
         if topic is None:
             return -1
         return topic.partitions[java_string_hash(transactional_id) % len(topic.partitions)].leader
-
-
-class _OwnVerifier:
-    """A `LocalVerifier` that is made at its first use: without transactions its module is not needed."""
-
-    def __init__(self, transactions: OnDemand[TransactionCoordinator]):
-        self._transactions = transactions
-        self._made: Verifier | None = None
-
-    def _get(self) -> Verifier:
-        if self._made is None:
-            from kbroker.transactions.verifier import LocalVerifier
-
-            self._made = LocalVerifier(self._transactions.get)
-        return self._made
-
-    def verify(self, *given: Any) -> None:
-        self._get().verify(*given)
-
-    def add(self, *given: Any) -> None:
-        self._get().add(*given)

@@ -58,7 +58,7 @@ class StateTopic:
             raise result
 
     def partition_count(self) -> int | None:
-        topic = self._cluster.image.topic(self._name)
+        topic = self._cluster.image.topics.get(self._name)
         return None if topic is None else len(topic.partitions)
 
     def default_partition_count(self) -> int:

@@ -137,7 +137,7 @@ class StatePartition:
         now_ms = self._clock.wall_ms()
         is_transactional = producer is not NO_PRODUCER
         batch = encode_batch(
-            ((now_ms, key, value) for key, value in records),
+            [(now_ms, key, value) for key, value in records],
             codec=self._codec,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,

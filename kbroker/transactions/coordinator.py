@@ -249,16 +249,16 @@ class TransactionCoordinator:
         may begin the next one.
         """
 
-        def add(told: Answer) -> None:
-            self.add_partitions(transactional_id, producer_id, producer_epoch, partitions, told, client_version)
+        asked = (transactional_id, producer_id, producer_epoch, partitions)
 
         def added(error: ErrorCode) -> None:
             if error is ErrorCode.CONCURRENT_TRANSACTIONS:
-                self._when_ended(transactional_id, functools.partial(add, answer))
+                again = functools.partial(self.add_partitions, *asked, answer, client_version)
+                self._when_ended(transactional_id, again)
             else:
                 answer(error)
 
-        add(added)
+        self.add_partitions(*asked, added, client_version)
 
     def _when_ended(self, transactional_id: str, call: Callable[[], None]) -> None:
         """Call `call` when no markers of the id are being written, or after `add_wait_ms`."""

@@ -81,9 +81,10 @@ class Endings:
             self._write_marker(shard, ending, partition)
 
     def _write_marker(self, shard: TransactionShard, ending: Ending, partition: TopicPartition) -> None:
-        epoch = shard.partition.leader_epoch
-        done = functools.partial(self._marker_done, shard, ending, partition, epoch)
-        self._markers.write(partition, ending.marker._replace(coordinator_epoch=epoch), done)
+        epoch, marker = shard.partition.leader_epoch, ending.marker
+        if marker.coordinator_epoch != epoch:
+            marker = marker._replace(coordinator_epoch=epoch)
+        self._markers.write(partition, marker, functools.partial(self._marker_done, shard, ending, partition, epoch))
 
     def _marker_done(
         self, shard: TransactionShard, ending: Ending, partition: TopicPartition, epoch: int, error: ErrorCode

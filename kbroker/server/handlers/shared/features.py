@@ -70,8 +70,8 @@ class Features:
         """The APIs that are answered, if at all, with UNSUPPORTED_VERSION."""
         return frozenset() if self._cluster.is_alone else ONLY_ALONE
 
-    def versions_of(self, api_key: int) -> ApiVersions:
+    def versions_of(self, api_key: ApiKey) -> ApiVersions:
         """The versions of an API that are advertised."""
-        versions = SERVED[ApiKey(api_key)]
-        highest = None if self._cluster.only_kbrokers else HIGHEST_BESIDE_KAFKA.get(ApiKey(api_key))
+        versions = SERVED[api_key]
+        highest = None if self._cluster.only_kbrokers else HIGHEST_BESIDE_KAFKA.get(api_key)
         return versions if highest is None else versions._replace(max=highest)

@@ -11,8 +11,9 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.state_log.deadlines import Deadlines
-from kbroker.transactions import verifier as module
-from kbroker.transactions.verifier import LocalVerifier, PeerVerifier
+from kbroker.transactions import peer_verifier as module
+from kbroker.transactions.peer_verifier import PeerVerifier
+from kbroker.transactions.verifier import LocalVerifier
 from tests.kit.logs.home import ManualClock
 from tests.kit.parts.peers import Sent, StandInPeers
 from tests.kit.parts.transactions import TransactionHome
