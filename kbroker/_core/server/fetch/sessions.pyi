@@ -4,7 +4,7 @@ from typing import Protocol
 from kbroker._core.base.throttle import Throttle
 from kbroker._core.server.peer import Connection
 
-class Leader(Protocol):
+class _Leader(Protocol):
     @property
     def node_id(self) -> int: ...
     @property
@@ -22,7 +22,7 @@ class FetchSessions:
         slots: int = 1000,
         min_eviction_ms: int = 120_000,
         fetch_max_bytes: int = 57_671_680,
-        leader_of: Callable[[Connection, str | None, bytes | None, int], Leader | None] | None = None,
+        leader_of: Callable[[Connection, str | None, bytes | None, int], _Leader | None] | None = None,
         read_replica_of: Callable[[Connection, str, int, str, int], int] | None = None,
         rack: str | None = None,
         throttle: Throttle | None = None,

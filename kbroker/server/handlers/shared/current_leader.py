@@ -14,7 +14,7 @@ from kbroker.server.handlers.shared.services import Services
 
 
 class CurrentLeader(NamedTuple):
-    """The leader of a partition; a `_core.server.fetch.sessions.Leader`."""
+    """The leader of a partition; what `_core.server.fetch.sessions.FetchSessions` asks for."""
 
     node_id: int
     """-1: there is none."""
