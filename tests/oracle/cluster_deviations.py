@@ -188,6 +188,16 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/replication/test_roles.py::test_roles_are_asked_for_again_when_the_disk_that_refused_one_has_room",
     ),
     OtherDeviation(
+        "Produce: batches behind one that was refused",
+        "For a minute after a batch was refused for too few in-sync replicas, or by the disk, a batch of an idempotent "
+        "producer that does not follow on is refused for the same reason. Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER if "
+        "the ISR has grown between the two; a failed disk takes its log offline.",
+        "The first batch comes again. librdkafka answers OUT_OF_ORDER_SEQUENCE_NUMBER with a new epoch, in which it "
+        "sends again what other partitions may have stored already.",
+        "tests/unit/storage/test_roles.py::"
+        "test_what_was_sent_behind_a_batch_that_too_few_replicas_refused_is_refused_for_them_too",
+    ),
+    OtherDeviation(
         "DescribeConfigs: flush.messages of a topic with more than one replica",
         "Is 1, fsync before each acknowledgement, where no flush policy is set for the topic or the brokers. Kafka "
         "leaves it to the operating system.",

@@ -41,7 +41,7 @@ cdef enum:
     STALL_NS = 100000000         # a write that takes longer than this ...
     STALLED_FOR_NS = 1000000000  # ... sends appends to its directory to the handler threads for this long
     LOCK_WAIT_NS = 2000000       # how long a processor waits for append_lock before it needs a handler
-    REFUSED_FOR_S = 60           # how long after a refusal of the disk a missing batch may be the one that was refused
+    REFUSED_FOR_S = 60           # how long after a refusal a missing batch may be the one that was refused
 
 # --- appending --------------------------------------------------------------------------------------
 
@@ -150,6 +150,7 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
     if p.role != ROLE_ALONE:
         code = replicas_refuse(p, appender.acks)
         if code:
+            note_refusal(p, code)
             return code
     if appender.leader_epoch >= 0 and appender.leader_epoch < p.led_since:
         return NOT_LEADER_OR_FOLLOWER
@@ -181,8 +182,9 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
                              and atomic_load_i64(&p.flushed_offset) <= duplicate.last_offset)
         result.must_replicate = p.role == ROLE_LEADER and appender.acks == -1
         return APPENDED_BEFORE
-    if verification == OUT_OF_ORDER_SEQUENCE_NUMBER and was_refused(p):
-        return KAFKA_STORAGE_ERROR
+    if verification == OUT_OF_ORDER_SEQUENCE_NUMBER:
+        code = lately_refused(p)
+        return code if code else verification
     if verification and (verification != NEEDS_VERIFICATION or may_block):
         return verification
 
@@ -208,19 +210,17 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
     return 0
 
 
-cdef inline void note_refusal(partition_t *p, int code) noexcept nogil:
-    if code == KAFKA_STORAGE_ERROR:
-        atomic_store_i64(&p.refused_ns, monotonic_ns())
+cdef int lately_refused(partition_t *p) noexcept nogil:
+    """Return why a batch has just been refused, or 0: those that the producer sent behind it are out of order.
 
-
-cdef bint was_refused(partition_t *p) noexcept nogil:
-    """Return whether the disk has just refused a batch: those that the producer sent behind it are out of order.
-
-    In Kafka such a log is offline, and refuses all of them for the same reason. By OUT_OF_ORDER_SEQUENCE_NUMBER
-    librdkafka takes a new epoch, in which it sends again what other partitions may have stored already.
+    They are refused for the same reason, although the disk has room again or the ISR has grown meanwhile. By
+    OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch, in which it sends again what other partitions may have
+    stored already.
     """
     cdef int64_t refused_ns = atomic_load_i64(&p.refused_ns)
-    return refused_ns != 0 and monotonic_ns() - refused_ns < REFUSED_FOR_S * 1000000000LL
+    if refused_ns == 0 or monotonic_ns() - refused_ns >= REFUSED_FOR_S * 1000000000LL:
+        return 0
+    return atomic_load_i32(&p.refused_code)
 
 
 cdef int write(partition_t *p, const uint8_t *batch, batch_info_t *info, const appender_t *appender,

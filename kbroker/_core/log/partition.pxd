@@ -23,13 +23,15 @@ gives up the GIL before it takes any of them.
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+from kbroker._core.base.clock cimport monotonic_ns
 from kbroker._core.base.mailbox cimport mail_t, post
 from kbroker._core.base.sync cimport (
-    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i64, condition_t, mutex_t,
+    atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, condition_t,
+    mutex_t,
 )
 from kbroker._core.log.producers cimport producers_t
 from kbroker._core.log.verifications cimport verifications_t
-from kbroker._core.wire.error_codes cimport UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR
+from kbroker._core.wire.error_codes cimport KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, UNKNOWN_TOPIC_OR_PARTITION
 
 cdef enum:
     # What the compiled calls return besides Kafka's error codes (which are >= -1).
@@ -238,7 +240,8 @@ ctypedef struct partition_t:
     int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
     mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)
     int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made
-    int64_t refused_ns         # atomic; monotonic; when the disk last refused a batch of a client; 0: never
+    int64_t refused_ns         # atomic; monotonic; when the disk, or an ISR that is too small, last refused a batch
+    int32_t refused_code       # atomic; why: KAFKA_STORAGE_ERROR or NOT_ENOUGH_REPLICAS
     uint32_t truncations       # `lock`; how often the log was closed or deleted; a flush that overlaps is not counted
     uint32_t removals          # `lock`; how often segments left the list or were replaced: what was found may be gone
     partition_t *flush_next    # log_dir_t.lock; the next one in the queue of log_dir_t
@@ -344,6 +347,12 @@ cdef void tell_offline(partition_t *p, int failed) noexcept with gil
 # Handle a write that failed (`failed`: -errno). Returns the error code to answer.
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 
+
+# Note that a batch of a client was refused. Any thread may call it; only codes that refused_code can have are noted.
+cdef inline void note_refusal(partition_t *p, int code) noexcept nogil:
+    if code == KAFKA_STORAGE_ERROR or code == NOT_ENOUGH_REPLICAS:
+        atomic_store_i32(&p.refused_code, code)
+        atomic_store_i64(&p.refused_ns, monotonic_ns())
 
 cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_size, int64_t end_size) noexcept nogil:
     """Tell waiting fetches of more bytes (`lock` held).

@@ -50,6 +50,24 @@ def test_nothing_is_committed_or_taken_while_the_in_sync_set_is_too_small(home: 
     assert log.high_watermark == 2
 
 
+def test_what_was_sent_behind_a_batch_that_too_few_replicas_refused_is_refused_for_them_too(home: LogHome) -> None:
+    """The ISR may grow in between. By OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka sends again what may have been stored."""
+    log = home.create()
+    log.lead(3, {2: -1, 3: -1}, [1, 2])
+    log.append(batch_of([b"0"], producer_id=7, producer_epoch=0, base_sequence=0), wait=False)
+    log.state.set_in_sync([1], [1])
+    with pytest.raises(ProtocolError):
+        log.append(batch_of([b"1"], producer_id=7, producer_epoch=0, base_sequence=1), wait=False)
+    log.state.set_in_sync([1, 2], [1, 2])
+    for sequence in (2, 3):
+        with pytest.raises(ProtocolError) as refused:
+            log.append(batch_of([b"2"], producer_id=7, producer_epoch=0, base_sequence=sequence), wait=False)
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in (1, 2, 3):
+        batch = batch_of([b"3"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        assert log.append(batch, wait=False).base_offset == sequence
+
+
 @pytest.mark.parametrize(("registered_as", "known_end"), [(-1, 2), (69, 2), (70, 2), (71, -1)])
 def test_what_a_follower_had_before_it_was_registered_anew_counts_no_more_in_the_next_epoch(
     home: LogHome, registered_as: int, known_end: int
