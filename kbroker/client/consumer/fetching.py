@@ -239,6 +239,8 @@ class Fetching:
             except ClientError as error:
                 if assignments == self._assignments:
                     self._report(error)
+            except Exception:  # a mistake here must not end the task: the consumer would stand still in silence
+                log.exception("finding leaders and positions has failed; it is tried again")
             if self._wants_mending:
                 await asyncio.sleep(backoff.next_s())
 

@@ -213,6 +213,29 @@ def test_what_a_former_leader_says_proves_nothing_of_the_next_one(
     assert leader.asked_epochs == [(1, 0), (2, 0)]
 
 
+def test_a_mistake_of_ours_while_leaders_are_looked_for_is_logged_and_does_not_stop_the_consumer(
+    leader: Leader,
+    consumer_of: Callable[..., Consumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer = consumer_of()
+    assert take(consumer, 3) == ABC
+    prove, failed = Fetching._prove_positions, []
+
+    async def fail_first(fetching: Fetching) -> None:
+        if not failed:
+            failed.append(True)
+            raise KeyError("a mistake")
+        await prove(fetching)
+
+    monkeypatch.setattr(Fetching, "_prove_positions", fail_first)
+    leader.elect(log_of("a", "b", "c", "d"), 0, 3)
+    assert take(consumer, 1) == [(3, b"d")]
+    assert failed
+    assert "it is tried again" in caplog.text
+
+
 def test_a_truncated_log_is_read_from_where_it_began_to_differ(
     leader: Leader, consumer_of: Callable[..., Consumer]
 ) -> None:
