@@ -7,7 +7,6 @@ an append or a read takes it only to open a file.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import weakref
@@ -369,19 +368,20 @@ class Log(LogReplica):
         with self._lock:
             return self._epochs.end_offset_for(epoch, self.state.log_end_offset)
 
-    def settle_epochs(self) -> None:
-        """Store leader epochs that a full disk has kept from being stored, before a checkpoint builds on them.
+    def settle_epochs(self) -> bool:
+        """Store leader epochs that are not stored yet, before a checkpoint builds on them. Raises OSError.
 
-        Raises OSError; EAGAIN if another thread holds the log's lock, because that one may wait for the checkpoint.
+        Returns False, with nothing done, if another thread holds the log's lock: that one may wait for the checkpoint.
         """
         if self._epochs.is_stored:
-            return
+            return True
         if not self._lock.acquire(blocking=False):
-            raise OSError(errno.EAGAIN, f"leader epochs of {self} are not written down yet")
+            return False
         try:
             self._epochs.settle()
         finally:
             self._lock.release()
+        return True
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch that wrote `offset`; -1 if it is unknown."""

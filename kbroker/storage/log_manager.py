@@ -500,7 +500,7 @@ class LogManager:
         for home, starts in moved.items():
             try:
                 with next(iter(starts)).storage_errors:
-                    home.write_start_offsets()
+                    home.write_start_offsets(starts)
             except StorageFailed as error:
                 outcomes.update(dict.fromkeys(starts, error))
                 continue

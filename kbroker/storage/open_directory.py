@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 import time
+from collections.abc import Collection
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -46,6 +48,9 @@ class OpenDirectory:
         self._recovery_points: dict[TopicPartition, int] | None = None
         """None: the checkpoint was lost."""
         self._start_offsets: dict[TopicPartition, int] = {}
+        """What the checkpoint said at the start."""
+        self._stored_start_offsets: dict[TopicPartition, int] = {}
+        """What it says now. Guarded by `_checkpoint_lock`."""
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._stored_high_watermarks: dict[TopicPartition, int] | None = None
         """What this process has written to replication-offset-checkpoint; None: nothing yet."""
@@ -61,6 +66,7 @@ class OpenDirectory:
         self._recovery_points = self._load_recovery_points(entries)
         otherwise = "logs start with their first segments, records deleted from it return"
         self._start_offsets = self._load_checkpoint(checkpoints.LOG_START_OFFSETS, otherwise) or {}
+        self._stored_start_offsets = self._start_offsets
         if self._is_member:
             otherwise = "high watermarks begin at the logs' starts, and move when the other replicas are known"
             self._high_watermarks = self._load_checkpoint(checkpoints.HIGH_WATERMARKS, otherwise) or {}
@@ -198,26 +204,37 @@ class OpenDirectory:
     # --- checkpoints
 
     def write_checkpoints(self) -> None:
-        """Write the checkpoints: up to where each log is flushed and visible, and where it starts. Raises OSError."""
+        """Write the checkpoints: up to where each log is flushed and visible, and where it starts. Raises OSError.
+
+        Of a log that another thread is changing, and whose leader epochs are not stored, what was written stays.
+        """
         with self._checkpoint_lock:
             departed = set(self._departed)
             logs = self.logs()
             points = {log.topic_partition: log.recovery_point for log in logs}
-            _settle_epochs(logs)
+            busy = {log for log in logs if not log.settle_epochs()}
+            for log in busy:
+                points[log.topic_partition] = min(points[log.topic_partition], log.written_recovery_point)
             self._store(checkpoints.RECOVERY_POINTS, points)
             for log in logs:
                 log.written_recovery_point = points[log.topic_partition]
             self._store_high_watermarks(logs)
-            self._store_start_offsets(logs)
+            self._store_start_offsets(logs, busy)
             self.cleaned.keep_only(points)
             self._departed -= departed
 
-    def write_start_offsets(self) -> None:
-        """Write log-start-offset-checkpoint: where each log starts. Raises OSError."""
+    def write_start_offsets(self, moved: Collection[Log] = ()) -> None:
+        """Write log-start-offset-checkpoint: where each log starts. What is busy is treated as in `write_checkpoints`.
+
+        Raises OSError; EAGAIN if one of `moved` is busy, whose starts are to be written.
+        """
         with self._checkpoint_lock:
             logs = self.logs()
-            _settle_epochs(logs)
-            self._store_start_offsets(logs)
+            busy = {log for log in logs if not log.settle_epochs()}
+            for log in moved:
+                if log in busy:
+                    raise OSError(errno.EAGAIN, f"leader epochs of {log} are not written down yet")
+            self._store_start_offsets(logs, busy)
 
     def write_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint: up to where each log is replicated. Raises OSError."""
@@ -230,14 +247,15 @@ class OpenDirectory:
             self._store(checkpoints.HIGH_WATERMARKS, marks)
             self._stored_high_watermarks = marks
 
-    def _store_start_offsets(self, logs: list[Log]) -> None:
-        starts = {log.topic_partition: offset for log in logs if (offset := log.checkpointed_start_offset) > 0}
+    def _store_start_offsets(self, logs: list[Log], busy: Collection[Log]) -> None:
+        starts: dict[TopicPartition, int] = {}
+        for log in logs:
+            at = log.topic_partition
+            offset = self._stored_start_offsets.get(at, 0) if log in busy else log.checkpointed_start_offset
+            if offset > 0:
+                starts[at] = offset
         self._store(checkpoints.LOG_START_OFFSETS, starts)
+        self._stored_start_offsets = starts
 
     def _store(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         checkpoints.store_offsets(self._fs, f"{self.path}/{name}", offsets)
-
-
-def _settle_epochs(logs: list[Log]) -> None:
-    for log in logs:
-        log.settle_epochs()

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
+from kbroker.fs import RealFileSystem
 from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
@@ -190,6 +191,37 @@ def test_a_log_made_again_under_the_same_name_is_not_taken_for_the_old_one(broke
     assert log is not None
     assert log.recovery_point == 0
     assert [record.value for record in read_all(log)] == [b"new"]
+
+
+def test_of_a_log_that_is_being_changed_the_checkpoints_keep_what_they_had(tmp_path: Path) -> None:
+    """The leader epochs of that log are not stored yet, and who changes it may wait for the checkpoint of another one."""
+    broker = Broker(tmp_path)
+    logs = broker.start()
+    busy, other = (logs.create(name, TOPIC_ID, 0, OPTIONS) for name in ("busy", "other"))
+    names = [log.topic_partition for log in (busy, other)]
+
+    def fill_and_delete(end: int, start: int) -> None:
+        for log in (busy, other):
+            while log.log_end_offset < end:
+                log.append(batch_of([b"x"]))
+            log.flush()
+            log.delete_records_before(start)
+
+    def written(name: str) -> list[int]:
+        stored = checkpoints.load_offsets(RealFileSystem(), f"{tmp_path}/{name}")
+        return [stored[at] for at in names]
+
+    fill_and_delete(10, 5)
+    logs.write_checkpoints()
+    assert (written(checkpoints.RECOVERY_POINTS), written(checkpoints.LOG_START_OFFSETS)) == ([10, 10], [5, 5])
+    fill_and_delete(20, 15)
+    busy._epochs.begin(7, 20)
+    with busy._lock:
+        run_all(logs.write_checkpoints)
+    assert (written(checkpoints.RECOVERY_POINTS), written(checkpoints.LOG_START_OFFSETS)) == ([10, 20], [15, 15])
+    logs.write_checkpoints()
+    assert (written(checkpoints.RECOVERY_POINTS), written(checkpoints.LOG_START_OFFSETS)) == ([20, 20], [15, 15])
+    broker.stop()
 
 
 def test_a_partition_that_the_cluster_does_not_know_is_left_alone(broker: Broker, tmp_path: Path) -> None:

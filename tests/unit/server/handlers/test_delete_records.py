@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 
 import pytest
 
@@ -11,6 +12,7 @@ from kbroker.model import GROUP_OFFSETS_TOPIC
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.records import encode_batch
+from kbroker.storage.log import Log
 from kbroker.storage.open_directory import OpenDirectory
 from tests.kit.brokers.small import SmallBroker
 from tests.kit.clients.wire import WireClient
@@ -57,9 +59,9 @@ def test_a_request_is_one_checkpoint_whatever_it_names(
     written: list[str] = []
     write = OpenDirectory.write_start_offsets
 
-    def counted(home: OpenDirectory) -> None:
+    def counted(home: OpenDirectory, moved: Collection[Log]) -> None:
         written.append(home.path)
-        write(home)
+        write(home, moved)
 
     monkeypatch.setattr(OpenDirectory, "write_start_offsets", counted)
     client.call(ApiKey.PRODUCE, 9, produce_request(topic, 1, encode_batch([(1, None, b"v")] * 3)))
@@ -75,7 +77,7 @@ def test_a_request_is_one_checkpoint_whatever_it_names(
 def test_a_checkpoint_that_cannot_be_written_is_told_to_all_that_needed_it(
     client: WireClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(home: OpenDirectory) -> None:
+    def full(home: OpenDirectory, moved: Collection[Log]) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
     client.call(ApiKey.PRODUCE, 9, produce_request(topic, 1, encode_batch([(1, None, b"v")] * 3)))
