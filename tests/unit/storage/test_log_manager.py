@@ -194,7 +194,7 @@ def test_a_log_made_again_under_the_same_name_is_not_taken_for_the_old_one(broke
 
 
 def test_of_a_log_that_is_being_changed_the_checkpoints_keep_what_they_had(tmp_path: Path) -> None:
-    """The leader epochs of that log are not stored yet, and who changes it may wait for the checkpoint of another one."""
+    """The leader epochs of that log are not stored yet. Who changes it may wait for the checkpoint of another one."""
     broker = Broker(tmp_path)
     logs = broker.start()
     busy, other = (logs.create(name, TOPIC_ID, 0, OPTIONS) for name in ("busy", "other"))
