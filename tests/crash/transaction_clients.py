@@ -36,7 +36,7 @@ FINISH_S = 35.0
 """Every call of the client library has a shorter timeout, as have two calls together that hang and are left alone."""
 CLOSE_ENDS_S = 12
 """SIGALRM ends the process if a consumer's close keeps the interpreter's lock so long. Where confluent-kafka gives up
-an assignment, it waits for librdkafka with the lock held, and may wait for ever (see `Mover.leave_alone`)."""
+an assignment, it waits for librdkafka with the lock held, and may wait for ever (see `Client.leave_alone`)."""
 FIRST = 0
 """Where readers begin. Nothing is deleted, so that nobody has to ask for it. librdkafka 2.16 goes back to the beginning
 long after it has asked for it if the answer is late, whatever has been read or sought meanwhile: an answer that is
@@ -81,6 +81,31 @@ class Client(threading.Thread):
                 self.journal.write("note", client=self.full_name, what=str(error.__cause__ or error))
                 self.stopping.wait(self.chance.uniform(0.01, 0.2))
         self.journal.write("note", what="ends", client=self.full_name)
+
+    def leave_alone(self, step: Callable[[], object], name: str, seconds: float = MOST_ERRORS_S + 6) -> None:
+        """Do a step in another thread, as it may never return.
+
+        After lost connections librdkafka's send_offsets_to_transaction sometimes does not return, whatever its timeout
+        (against Apache Kafka too). Its close does not return when a rebalance was due while no coordinator was known:
+        the group's part ends without an answer to the rebalance's callback, and asks no broker for anything. Once it
+        did not return for a reader without a group either, though all brokers were killed and came back meanwhile, so
+        that no request was left to wait for. Then this life of the client is over, and the next one fences it.
+        """
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                step()
+            except (KafkaException, SystemError) as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{name} hangs"))
+        if failed:
+            raise failed[0]
 
     # --- producing --------------------------------------------------------------------------------------
     def new_producer(self, **more: Any) -> Producer:
@@ -309,30 +334,6 @@ class Mover(Client):
         for one in self.ask_offsets(consumer, places) if places else []:
             self.insist(lambda one=one: consumer.seek(one))
 
-    def leave_alone(self, step: Callable[[], object], name: str, seconds: float = MOST_ERRORS_S + 6) -> None:
-        """Do a step in another thread, as it may never return.
-
-        After lost connections librdkafka's send_offsets_to_transaction sometimes does not return, whatever its timeout
-        (against Apache Kafka too). Its close does not return when a rebalance was due while no coordinator was known:
-        the group's part ends without an answer to the rebalance's callback, and asks no broker for anything. Then this
-        life of the client is over, and the next one fences it.
-        """
-        failed: list[Exception] = []
-
-        def run() -> None:
-            try:
-                step()
-            except (KafkaException, SystemError) as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{name} hangs"))
-        if failed:
-            raise failed[0]
-
     def move(self, producer: Producer, consumer: Consumer, messages: list[Message]) -> bool:
         transaction = self.begin(producer)
         records = [(m.topic(), m.partition(), m.offset(), (m.value() or b"").decode()) for m in messages]
@@ -373,7 +374,7 @@ class Reader(Client):
                     place = TopicPartition(back.topic() or "", back.partition() or 0, offset)
                     self.insist(lambda place=place: consumer.seek(place))
         finally:
-            consumer.close()
+            self.leave_alone(consumer.close, "close", MOST_ERRORS_S)
 
 
 class DirtyReader(Reader):
