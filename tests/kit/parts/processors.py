@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from kbroker._core.base.build_info import BUILD
 from kbroker._core.server.cold_reader import ColdReader
 from kbroker._core.server.fetch.sessions import FetchSessions
 from kbroker._core.server.peer import Connection
@@ -33,6 +34,8 @@ from tests.kit.clients.wire import WireClient
 
 APIS = [(int(key), *versions[:3]) for key, versions in SERVED.items()]
 STOP_S = 10.0
+QUARANTINE = 256 << 20 if BUILD == "asan" else 0
+"""Bytes of memory that the address sanitizer holds back by default when they are freed."""
 
 
 class ProcessorRig:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import pytest
 
-from kbroker._core.base import build_info
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import SERVED, ApiKey, is_flexible
@@ -25,14 +24,13 @@ from kbroker.protocol.headers import encode_request
 from kbroker.protocol.records import encode_batch, read_records
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.wire import ConnectionClosed, WireClient
+from tests.kit.parts.processors import QUARANTINE
 from tests.kit.wire.batches import changed
 
 MESSAGE_MAX = 50_000
 REQUEST_MAX = 2 << 20
 INFLATED_MAX = 4 << 20
 MEMORY_BOUND = 48 << 20
-# The address sanitizer holds back what is freed, by default as much as this.
-QUARANTINE = 256 << 20 if build_info.BUILD == "asan" else 0
 SETTINGS = {
     "message.max.bytes": MESSAGE_MAX,
     "socket.request.max.bytes": REQUEST_MAX,
