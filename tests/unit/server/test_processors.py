@@ -27,7 +27,7 @@ from tests.kit.parts.processors import (
     produce_request,
     resident_bytes,
     wait_until,
-)  # fmt: skip
+)
 from tests.kit.wire.parser_cases import mangled
 
 Start = Callable[..., ProcessorRig]
