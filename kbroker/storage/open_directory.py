@@ -212,7 +212,7 @@ class OpenDirectory:
             departed = set(self._departed)
             logs = self.logs()
             points = {log.topic_partition: log.recovery_point for log in logs}
-            busy = {log for log in logs if not log.settle_epochs()}
+            busy = _settle_epochs(logs)
             for log in busy:
                 points[log.topic_partition] = min(points[log.topic_partition], log.written_recovery_point)
             self._store(checkpoints.RECOVERY_POINTS, points)
@@ -230,7 +230,7 @@ class OpenDirectory:
         """
         with self._checkpoint_lock:
             logs = self.logs()
-            busy = {log for log in logs if not log.settle_epochs()}
+            busy = _settle_epochs(logs)
             for log in moved:
                 if log in busy:
                     raise OSError(errno.EAGAIN, f"leader epochs of {log} are not written down yet")
@@ -259,3 +259,8 @@ class OpenDirectory:
 
     def _store(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         checkpoints.store_offsets(self._fs, f"{self.path}/{name}", offsets)
+
+
+def _settle_epochs(logs: list[Log]) -> set[Log]:
+    """Store leader epochs before a checkpoint builds on them. Returns the busy logs, whose epochs are not stored."""
+    return {log for log in logs if not log.settle_epochs()}

@@ -150,7 +150,6 @@ cdef int admit(partition_t *p, batch_info_t *info, const appender_t *appender, i
     if p.role != ROLE_ALONE:
         code = replicas_refuse(p, appender.acks)
         if code:
-            note_refusal(p, code)
             return code
     if appender.leader_epoch >= 0 and appender.leader_epoch < p.led_since:
         return NOT_LEADER_OR_FOLLOWER

@@ -10,7 +10,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
 from kbroker._core.log.partition cimport (
-    ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, ack_waiter_t, follower_t, partition_t,
+    ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, ack_waiter_t, follower_t, note_refusal, partition_t,
 )
 from kbroker._core.wire.error_codes cimport NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 
@@ -19,12 +19,14 @@ cdef inline int32_t replicas_needed(partition_t *p) noexcept nogil:
     cdef int32_t all_of_them = atomic_load_i32(&p.follower_count) + 1
     return p.options.min_in_sync if p.options.min_in_sync < all_of_them else all_of_them
 
-# Whether a batch may be appended by this broker: 0, NOT_LEADER_OR_FOLLOWER, or with `acks` -1 NOT_ENOUGH_REPLICAS.
+# Whether a batch may be appended by this broker: 0, NOT_LEADER_OR_FOLLOWER, or with `acks` -1 NOT_ENOUGH_REPLICAS,
+# which is noted.
 cdef inline int replicas_refuse(partition_t *p, int16_t acks) noexcept nogil:
     cdef int32_t role = atomic_load_i32(&p.role)
     if role == ROLE_FOLLOWER or role == ROLE_STOPPED:
         return NOT_LEADER_OR_FOLLOWER
     if acks == -1 and role == ROLE_LEADER and atomic_load_i32(&p.in_sync_count) < replicas_needed(p):
+        note_refusal(p, NOT_ENOUGH_REPLICAS)
         return NOT_ENOUGH_REPLICAS
     return 0
 

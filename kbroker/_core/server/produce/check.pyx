@@ -8,7 +8,7 @@ from libc.string cimport memcmp, memcpy
 
 from kbroker._core.base.clock cimport wall_ms
 from kbroker._core.base.sync cimport atomic_load_i32
-from kbroker._core.log.partition cimport ROLE_ALONE, log_options_t, note_refusal
+from kbroker._core.log.partition cimport ROLE_ALONE, log_options_t
 from kbroker._core.log.replicas cimport replicas_refuse
 from kbroker._core.server.produce.work cimport entry_t, is_transactional, produce_t, refuse
 from kbroker._core.server.serving cimport Serving, report
@@ -186,7 +186,6 @@ cdef inline bint refused_by_role(const produce_t *w, entry_t *e) noexcept nogil:
         return False
     code = replicas_refuse(e.partition, w.acks)
     if code:
-        note_refusal(e.partition, code)
         refuse(e, <int16_t>code, code == NOT_LEADER_OR_FOLLOWER)
     return code != 0
 
