@@ -134,7 +134,7 @@ soak: build $(VENV)/test-installed
 bench: build $(VENV)/test-installed
 	$(PY) -m perf.bench $(ROWS) $(ARGS)
 
-# LOAD: produce, consume, small-requests, groups. Needs Linux perf for compiled code; Python is sampled by py-spy.
+# LOAD: produce, consume, small-requests, groups, transactions. Needs Linux perf for compiled code; Python is sampled by py-spy.
 LOAD ?= produce
 profile: build $(VENV)/test-installed
 	$(PY) -m perf.profile $(LOAD) $(ARGS)

@@ -1,4 +1,4 @@
-"""The injected clock (DESIGN D7).
+"""The injected clock.
 
 `monotonic` gives ages, intervals and deadlines, because it does not change when somebody sets the machine's clock.
 `wall_ms` is for what the log or the protocol expresses in wall time: timestamps of records, and what is compared with

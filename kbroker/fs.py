@@ -1,4 +1,4 @@
-"""The file system calls of the log, injected so that tests can simulate a power cut at each of them (DESIGN D7).
+"""The file system calls of the log, injected so that tests can simulate a power cut at each of them.
 
 With the real file system (`passthrough` is true) the compiled core writes, syncs and truncates file descriptors itself.
 Otherwise it calls `pwrite`, `fdatasync` and `ftruncate` here.

@@ -23,7 +23,7 @@ COMMANDS = {
     "transactions": "list and describe transactions, find and abort those that hang",
     "configs": "show and change settings of topics, brokers and groups",
     "reassign": "move replicas to other brokers when brokers come or go",
-    "cluster": "show how a cluster is; take over a Kafka's topics and settings from its ZooKeeper",
+    "cluster": "show how a cluster is; carry topics and settings into a ZooKeeper, and back",
     "dump-log": "print what is in the files of a log directory",
     "verify-log": "check the files of log directories, and say at which byte something is wrong",
 }

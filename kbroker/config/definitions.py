@@ -29,7 +29,9 @@ IDENTITY = (
         "broker.id",
         INT,
         -1,
-        "The number of this broker, unique in its cluster. -1: the one its data directory was made with, else 1.",
+        "The number of this broker, unique in its cluster. -1: the one its data directory was made with. Where there "
+        "is none, a broker that is alone is 1, and a member of a cluster gets one from ZooKeeper "
+        "(broker.id.generation.enable).",
         aliases=(Alias("brokerid"),),
         limits=Limits(-1),
     ),
@@ -40,7 +42,13 @@ IDENTITY = (
         "The same as broker.id, by its newer name; both may be given if they agree.",
         limits=Limits(-1),
     ),
-    Setting("broker.rack", STRING, None, "The rack or zone of this broker, told to clients in metadata."),
+    Setting(
+        "broker.rack",
+        STRING,
+        None,
+        "The rack or zone of this broker. Replicas of a partition are placed in different racks; with "
+        "replica.selector.class consumers read from a replica in theirs.",
+    ),
 )
 
 LISTENERS = (

@@ -132,7 +132,9 @@ LOG = (
         Kind.LONG,
         INT64_MAX,
         "At most so many messages of a partition are not yet on the disk: the one that reaches the count waits for the "
-        "flush. 1: every acknowledged message has been flushed.",
+        "flush. 1: every acknowledged message has been flushed. In a cluster, topics with more than one replica are "
+        "flushed before every acknowledgement while no flush policy is set; 9223372036854775807 leaves it to the "
+        "operating system.",
         unit="messages",
         dynamic=True,
         aliases=(Alias("log.flush.interval"),),

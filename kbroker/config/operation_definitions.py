@@ -39,7 +39,8 @@ OPERATION = (
         "kbroker.stop.timeout.ms",
         Kind.INT,
         10000,
-        "How long a clean stop may take; what is not flushed then is recovered at the next start.",
+        "How long a clean stop may take, with the hand-over of a member's leaderships. Five seconds later the process "
+        "is ended; what is not flushed then is recovered at the next start.",
         unit="milliseconds",
         limits=Limits(0),
     ),

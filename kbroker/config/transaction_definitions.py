@@ -83,7 +83,9 @@ TRANSACTIONS = (
         "transaction.state.log.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of __transaction_state; never more than there are brokers when it is created.",
+        "Replicas of __transaction_state. On a member of a cluster: if this is set, the topic is not made before so "
+        "many brokers are registered; if not, it gets 3, or as many as there are brokers. A broker that is alone "
+        "makes 1.",
         limits=Limits(1),
     ),
     Setting(

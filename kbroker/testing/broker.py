@@ -25,11 +25,10 @@ LARGEST_REQUEST = 100 << 20
 """The broker's default of socket.request.max.bytes."""
 
 QUICK = {
-    "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
-"""Defaults that differ from the broker's: no test waits for a second group member, or for 50 new partitions."""
+"""Defaults that differ from the broker's: no test waits for 50 new partitions."""
 
 OF_THE_KIT = {
     "listeners": "host=",

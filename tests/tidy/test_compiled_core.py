@@ -13,9 +13,9 @@ from kbroker.errors import ErrorCode
 from tests.kit import build
 
 CYTHON_SOURCES = sorted([*build.CORE.rglob("*.pyx"), *build.CORE.rglob("*.pxd")])
-# The layers below `_core` (DESIGN 4); tests/tidy scans what import-linter cannot read.
+# The layers below `_core` (docs/ARCHITECTURE.md); tests/tidy scans what import-linter cannot read.
 MAY_USE = ("kbroker._core", "kbroker.rules", "kbroker.fs", "kbroker.clock", "kbroker.model", "kbroker.errors")
-# What a folder of the core may use besides itself (DESIGN 4).
+# What a folder of the core may use besides itself (docs/ARCHITECTURE.md).
 FOLDERS = {
     "base": (),
     "wire": ("base",),

@@ -1,4 +1,4 @@
-"""No module imports, through others, itself; no package does either (DESIGN section 4)."""
+"""No module imports, through others, itself; no package does either (docs/ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
