@@ -17,15 +17,17 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.testing import Broker
 from tests.compat.clients import NEW, ROOT, Client
 from tests.compat.conftest import new_broker
 from tests.compat.test_clients import create_topic, often
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.child_process import ChildProcess
+from tests.kit.clients.transactions import committed
 from tests.kit.clients.wire import WireClient
 
 FENCED = re.compile(r"fenc|epoch", re.IGNORECASE)
@@ -369,3 +371,34 @@ def test_committed_records_are_read_whole_and_in_order_between_aborted_ones(
     if "overlapping aborts" in client.lacks:
         found = [[value for value in values if value in known] for values, known in zip(found, expected, strict=True)]
     assert found == expected
+
+
+def test_a_transaction_after_one_that_was_aborted_without_an_answer_is_not_taken_for_it() -> None:
+    """librdkafka uses the sequences of a batch again that it purges while it waits to send it a second time."""
+    with Broker(faults=True) as broker:
+        topic = f"purged-{uuid4()}"
+        broker.create_topic(topic, PARTITIONS)
+        backoff = {"retry.backoff.ms": 1000, "retry.backoff.max.ms": 1000}
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, **backoff})
+
+        def send(*values: str) -> None:
+            producer.begin_transaction()
+            for value in values:
+                producer.produce(topic, value, partition=0)
+
+        producer.init_transactions(30)
+        send("a1", "a2")
+        producer.commit_transaction(30)
+        lost = broker.faults.drop("Produce", handled=True)
+        send("b1", "b2")
+        while not lost.struck:
+            producer.poll(0.01)
+        producer.abort_transaction(30)
+        send("c1", "c2")
+        with pytest.raises(KafkaException) as refused:
+            producer.commit_transaction(30)
+        assert refused.value.args[0].txn_requires_abort()
+        producer.abort_transaction(30)
+        send("d1", "d2")
+        producer.commit_transaction(30)
+        assert committed(broker, topic)[0] == ["a1", "a2", "d1", "d2"]

@@ -212,6 +212,15 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ours="INVALID_RECORD",
     ),
     Deviation(
+        ("produce.with_sequences_of_an_ended_transaction",),
+        ("[2 Produce]*.error_code", "[2 Produce]*.base_offset", "[4 Produce]*.error_code", "[4 Produce]*.base_offset"),
+        "A transactional batch with the sequences of a batch whose transaction has ended is UNKNOWN_PRODUCER_ID. Kafka "
+        "takes it for a duplicate and appends nothing.",
+        "No producer repeats what it has ended. These are new records: librdkafka uses sequences again when it aborts "
+        "while a batch without an answer waits to be sent again. Taken for a duplicate, they would be lost. "
+        "After this error librdkafka aborts, takes a new epoch, and goes on.",
+    ),
+    Deviation(
         ("produce.more_than_may_be_inflated",),
         ("*.error_code", "*.base_offset"),
         "A batch that inflates to more than kbroker.inflated.batch.max.bytes is MESSAGE_TOO_LARGE. Kafka has no limit.",

@@ -10,7 +10,7 @@ from kbroker._core.base.seeded_hash cimport seeded_hash_of_number
 from kbroker._core.base.sync cimport atomic_add_i64, atomic_load_i64, atomic_store_i64
 from kbroker._core.wire.error_codes cimport (
     UNKNOWN_SERVER_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-    TRANSACTION_COORDINATOR_FENCED,
+    TRANSACTION_COORDINATOR_FENCED, UNKNOWN_PRODUCER_ID,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
@@ -264,6 +264,12 @@ cdef bint find_duplicate(const producer_t *producer, batch_info_t *info, remembe
     return False
 
 
+cdef bint is_of_ended_transaction(const producer_t *producer, const remembered_batch_t *batch) noexcept nogil:
+    """Return whether the transaction that a transactional batch was appended in has its marker."""
+    return (producer.transaction_first_offset == -1
+            or batch.last_offset - batch.offset_delta < producer.transaction_first_offset)
+
+
 cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept nogil:
     """Return whether the batch's sequence is the one expected next.
 
@@ -285,6 +291,11 @@ cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, 
         return 0
     producer = find(table, info.producer_id)
     if producer != NULL and origin == FROM_CLIENT and find_duplicate(producer, info, duplicate):
+        # No producer repeats a batch of a transaction that it has ended. So these are new records, whose producer uses
+        # sequences again: librdkafka does, when it aborts while a batch without an answer waits to be sent again. After
+        # this error it aborts, takes a new epoch, and goes on; OUT_OF_ORDER_SEQUENCE_NUMBER would end it.
+        if is_transactional and is_of_ended_transaction(producer, duplicate):
+            return UNKNOWN_PRODUCER_ID
         return 1
     if producer != NULL and info.producer_epoch < producer.epoch:
         return INVALID_PRODUCER_EPOCH

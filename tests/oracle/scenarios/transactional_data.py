@@ -37,6 +37,18 @@ def in_a_transaction(t: Talk) -> None:
     t.ask(txn.batch(topic, base_sequence=3))
 
 
+@scenario(PRODUCE, since=TRANSACTIONAL_SINCE)
+def with_sequences_of_an_ended_transaction(t: Talk) -> None:
+    topic, txn = t.topic(), Txn(t)
+    txn.do_add({topic: [0]})
+    t.ask(txn.batch(topic, 2))
+    txn.do_end()
+    txn.do_add({topic: [0]})
+    t.ask(txn.batch(topic, 2))
+    t.ask(txn.batch(topic, base_sequence=2))
+    t.ask(txn.batch(topic, 2))
+
+
 @scenario(PRODUCE, since=TRANSACTIONAL_SINCE, alone=True)
 def to_partitions_that_are_not_in_the_transaction(t: Talk) -> None:
     """KIP-890: the first batch is verified.

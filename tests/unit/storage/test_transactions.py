@@ -113,8 +113,20 @@ def test_a_marker_of_the_same_epoch_lets_sequences_go_on(log: Log) -> None:
     log.append_marker(7, 0, 2, commit=True)
     assert log.active_producers() == [ActiveProducer(7, 0, 2, NOW, 2, -1)]
     assert code_of(lambda: log.append(batch(7, 0))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.append(batch(7, 0, count=3)).base_offset == 0  # a duplicate
     assert log.append(batch(7, 3)).base_offset == 4
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_sequences_of_a_transaction_that_has_ended_are_no_duplicates(log: Log, commit: bool) -> None:
+    first = batch(7, 0, count=3)
+    log.append(first)
+    assert log.append(first).base_offset == 0
+    log.append_marker(7, 0, 0, commit=commit)
+    assert code_of(lambda: log.append(first)) is ErrorCode.UNKNOWN_PRODUCER_ID
+    second = batch(7, 3)
+    assert log.append(second).base_offset == 4
+    assert log.append(second).base_offset == 4
+    assert code_of(lambda: log.append(first)) is ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 def test_a_producer_in_a_transaction_writes_nothing_outside_of_it(log: Log) -> None:
