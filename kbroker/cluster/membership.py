@@ -84,7 +84,11 @@ class Member(Protocol):
     def group_configs_changed(self) -> None: ...
 
     def brokers_changed(self, kbroker_versions: Mapping[int, str | None]) -> None:
-        """Other brokers are registered than before, or the first ones are: by id, the version of each kbroker."""
+        """Other brokers are registered than before.
+
+        `kbroker_versions` has the others by id: the version of each kbroker, None for a Kafka. A broker whose
+        registration cannot be read stays what it was, or is left out. Called before this broker registers, too.
+        """
         ...
 
     def must_stop(self, reason: str) -> None:
@@ -119,8 +123,10 @@ class Membership:
         self._notifications = ConfigNotifications(self._noting("configs"))
         self._changed_configs: list[str] = []
         """What notifications have told of and the member has not carried out yet."""
-        self._versions: dict[int, tuple[int, str | None]] = {}
-        """(creation id, version of kbroker) of each registration that was read."""
+        self._versions: dict[int, str | None] = {}
+        """The version of kbroker of each other broker, None for a Kafka, as the member was told."""
+        self._unreadable: frozenset[int] = frozenset()
+        """The brokers whose registrations could not be read at the last look."""
         self._refusal = ""
         self._due_s = 0.0
 
@@ -248,31 +254,37 @@ class Membership:
 
     def _occupant(self, session: Store) -> str:
         """Say who is registered with this broker's id or address, for messages."""
-        others = self._registrations(session)
-        if self.node_id in others:
-            where = ", ".join(map(str, others[self.node_id].endpoints)) or "without endpoints"
+        registered = self._registrations(session)
+        if self.node_id in registered:
+            own = registered[self.node_id]
+            where = ", ".join(map(str, own.endpoints if own is not None else ())) or "without endpoints"
             return f"broker.id={self.node_id} is registered already ({where})"
         other = self._other_with_same_address(session)
         where = ", ".join(f"{each.host}:{each.port}" for each in self._endpoints)
         return f"broker {other} is registered with an address of this broker ({where})"
 
-    def _registrations(self, session: Store) -> dict[int, paths.BrokerRegistration]:
-        """The registered brokers by id. Nodes that cannot be read are left out, and logged."""
-        ids = paths.broker_ids_of(session.children(paths.BROKER_IDS))
-        found = {}
-        for node_id, data in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
-            if data is not None:
+    def _registrations(
+        self, session: Store, watcher: Callable[[WatchEvent], None] | None = None
+    ) -> dict[int, paths.BrokerRegistration | None]:
+        """Return the registered brokers by id; None for a registration that cannot be read, which is told once."""
+        ids = paths.broker_ids_of(session.children(paths.BROKER_IDS, watcher))
+        registered: dict[int, paths.BrokerRegistration | None] = {}
+        unreadable: dict[int, paths.StoreCorrupt] = {}
+        for node_id, found in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
+            if found is not None:
                 try:
-                    found[node_id] = paths.decode_broker(paths.broker_path(node_id), data[0])
+                    registered[node_id] = paths.decode_broker(paths.broker_path(node_id), found[0])
                 except paths.StoreCorrupt as error:
-                    log.warning("%s", error)
-        return found
+                    registered[node_id], unreadable[node_id] = None, error
+        for node_id in sorted(unreadable.keys() - self._unreadable):
+            log.error("broker %d is passed over: %s", node_id, unreadable[node_id])
+        self._unreadable = frozenset(unreadable)
+        return registered
 
     def _others(self, session: Store) -> dict[int, paths.BrokerRegistration]:
-        """The registered brokers without this one."""
-        others = self._registrations(session)
-        others.pop(self.node_id, None)
-        return others
+        """The other brokers whose registrations can be read."""
+        registered = self._registrations(session)
+        return {at: found for at, found in registered.items() if found is not None and at != self.node_id}
 
     def _other_with_same_address(self, session: Store) -> int | None:
         return same_address(self._endpoints, self._others(session))
@@ -290,8 +302,9 @@ class Membership:
     # --- registering ----------------------------------------------------------------------------------------------
 
     def _register(self, session: Store) -> int:
-        others = self._others(session)
-        check_listeners(self._endpoints, self._options.listeners, others)
+        # The broker knows who else is there before a controller can give it roles.
+        self._tell_brokers(self._registrations(session))
+        check_listeners(self._endpoints, self._options.listeners, self._others(session))
         registration = paths.BrokerRegistration(
             self._endpoints, self._rack, self._clock.wall_ms(), self._options.kbroker_version
         )
@@ -311,8 +324,8 @@ class Membership:
         log.info("registered in ZooKeeper %s as broker %d", self._options.address, self.node_id)
         self._watch(session)
         self._notifications.begin(session)
-        self._is_registered = True
         self._member.registered(session, stat.creation_id)
+        self._is_registered = True
         return stat.creation_id
 
     def _replace_own(self, session: Store, path: str, creation: Sequence[Operation]) -> Stat:
@@ -388,7 +401,7 @@ class Membership:
             self._check_registration(session)
             happened.discard("registration")
         if "brokers" in happened:
-            self._read_brokers(session)
+            self._tell_brokers(self._registrations(session, self._noting("brokers")))
             happened.discard("brokers")
         now_s = self._clock.monotonic()
         if "configs" in happened or now_s >= self._due_s:
@@ -435,10 +448,11 @@ class Membership:
             log.error("passed over, for it cannot be read: %s", error)
 
     def _check_registration(self, session: Store) -> None:
-        """Register again if somebody has removed the registration."""
+        """Register again if somebody has removed the registration, or if that has been begun and not finished."""
         if session.exists(paths.broker_path(self.node_id), self._noting("registration")) is None:
             log.warning("the registration of broker %d was removed: registering again", self.node_id)
             self._leave_cluster()
+        if not self._is_registered:
             self._register(session)
 
     def _leave_cluster(self) -> None:
@@ -447,19 +461,19 @@ class Membership:
             self._is_registered = False
             self._member.session_ended()
 
-    def _read_brokers(self, session: Store) -> None:
-        ids = paths.broker_ids_of(session.children(paths.BROKER_IDS, self._noting("brokers")))
-        versions: dict[int, tuple[int, str | None]] = {}
-        for node_id, found in zip(ids, session.get_many(list(map(paths.broker_path, ids))), strict=True):
-            if found is not None:
-                try:
-                    version = paths.decode_broker(paths.broker_path(node_id), found[0]).kbroker
-                except paths.StoreCorrupt:
-                    version = None
-                versions[node_id] = found[1].creation_id, version
+    def _tell_brokers(self, registered: Mapping[int, paths.BrokerRegistration | None]) -> None:
+        """Tell the member which other brokers are registered, if they are other ones than before."""
+        versions: dict[int, str | None] = {}
+        for node_id, registration in registered.items():
+            if node_id == self.node_id:
+                continue
+            if registration is not None:
+                versions[node_id] = registration.kbroker
+            elif node_id in self._versions:
+                versions[node_id] = self._versions[node_id]
         if versions != self._versions:
             self._versions = versions
-            self._member.brokers_changed({node_id: version for node_id, (_, version) in versions.items()})
+            self._member.brokers_changed(versions)
 
     def _session_or_fail(self) -> Store:
         if self._session is None:

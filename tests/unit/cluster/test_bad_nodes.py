@@ -53,13 +53,14 @@ class Watching:
         self.registered_times = 0
         self.topics: SharedTopics | None = None
 
-    def join(self) -> Membership:
+    def join(self, *, steps: bool = True) -> Membership:
         options = MembershipOptions("zk:1", 0.02, InterBrokerListeners("PLAINTEXT"), "9.9")
         self.membership = Membership(options, self.embedded.connect, self.clock, self)
         session = self.membership.connect(1, None)
         self.topics = self.made(session)
         self.membership.register([Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9001)], None)
-        self.membership.step()
+        if steps:
+            self.membership.step()
         return self.membership
 
     def made(self, session: Store) -> SharedTopics:
@@ -123,7 +124,9 @@ class Watching:
         self.topics.group_configs_changed()
 
     def brokers_changed(self, kbroker_versions: Any) -> None:
+        assert self.topics is not None
         self.updated["brokers"] = dict(kbroker_versions)
+        self.topics.brokers_changed(kbroker_versions)
 
     def must_stop(self, reason: str) -> None:
         self.stopped = reason
@@ -221,7 +224,7 @@ def test_dynamic_configs_that_contradict_each_other_are_not_applied_and_others_a
     assert member.step() != RETRY_S
     watching.tell("t")
     watching.put(paths.topic_config_path("t"), paths.encode_config({"retention.ms": "5"}))
-    assert watching.updated == {"brokers": {1: "9.9"}, "t": {"retention.ms": "5"}}
+    assert watching.updated == {"t": {"retention.ms": "5"}}
 
 
 def test_configs_of_groups_that_cannot_be_read_are_passed_over(watching: Watching) -> None:
@@ -325,14 +328,28 @@ def test_a_tree_that_cannot_be_read_is_not_joined_and_the_line_says_which_node(
     assert "\n" not in str(refused.value)
 
 
-def test_names_of_brokers_that_are_no_ids_are_passed_over(watching: Watching) -> None:
+def test_registrations_that_cannot_be_read_and_names_that_are_no_ids_are_no_brokers(watching: Watching) -> None:
+    """Rubbish is no Kafka, beside which there would be no consumer groups (KIP-848)."""
     member = watching.join()
+    assert watching.topics is not None
+    kinds: list[bool] = []
+    watching.topics.on_kind_change(lambda: kinds.append(True))
     for name in ("\u00b2", "x", "99999999999"):
         watching.admin.create(f"{paths.BROKER_IDS}/{name}", RUBBISH)
     watching.admin.create(paths.broker_path(5), RUBBISH)
     assert member.woken.wait(30)
     assert member.step() != RETRY_S
-    assert watching.updated["brokers"] == {1: "9.9", 5: None}
+    assert watching.topics.only_kbrokers
+    assert kinds == [], "groups are not told to look again"
+    assert watching.updated == {}
+
+
+def test_a_member_knows_at_its_registration_that_a_kafka_is_there(watching: Watching) -> None:
+    kafka = paths.BrokerRegistration((Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9002),), None, 0)
+    watching.admin.create(paths.broker_path(2), paths.encode_broker(kafka))
+    watching.join(steps=False)
+    assert watching.topics is not None
+    assert not watching.topics.only_kbrokers
 
 
 # --- what the controller reads ---------------------------------------------------------------------------------------

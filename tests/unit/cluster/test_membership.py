@@ -113,7 +113,7 @@ def test_the_first_broker_makes_the_layout_and_the_cluster(ensemble: Ensemble) -
     registration = paths.decode_broker("/brokers/ids/3", data)
     assert registration == (tuple(endpoints(3)), None, ensemble.clock.wall_ms(), "9.9")
     assert stat.version == 1, "made empty, then set"
-    assert seen.take() == [("registered", stat.creation_id), ("brokers", {3: "9.9"})]
+    assert seen.take() == [("registered", stat.creation_id)]
     for path in paths.PERSISTENT:
         assert ensemble.admin.exists(path) is not None
     assert ensemble.admin.get(paths.CONTROLLER_EPOCH)[0] == b"0"
@@ -126,7 +126,53 @@ def test_a_second_broker_is_noticed_and_a_kafka_is_none_of_ours(ensemble: Ensemb
     kafka = paths.BrokerRegistration(tuple(endpoints(4)), None, 0)
     ensemble.admin.create("/brokers/ids/4", paths.encode_broker(kafka), ephemeral=True)
     next_step(member)
-    assert seen.take() == [("brokers", {3: "9.9", 4: None})]
+    assert seen.take() == [("brokers", {4: None})]
+    ensemble.joined(5, Seen())
+    next_step(member)
+    assert seen.take() == [("brokers", {4: None, 5: "9.9"})]
+
+
+def register_kafka(ensemble: Ensemble, node_id: int) -> None:
+    kafka = paths.encode_broker(paths.BrokerRegistration(tuple(endpoints(node_id)), None, 0))
+    ensemble.admin.create(paths.broker_path(node_id), kafka, ephemeral=True)
+
+
+def test_a_kafka_that_is_there_is_told_before_the_registration(ensemble: Ensemble) -> None:
+    """The controller gives roles to whoever is registered, and what a coordinator serves depends on who is there."""
+    member = ensemble.member(seen := Seen())
+    member.connect(3, None)
+    register_kafka(ensemble, 4)
+    epoch = member.register(endpoints(3), None)
+    assert seen.take() == [("brokers", {4: None}), ("registered", epoch)]
+    member.step()
+    assert seen.take() == []
+    register_kafka(ensemble, 5)
+    next_step(member)
+    assert seen.take() == [("brokers", {4: None, 5: None})]
+
+
+def test_a_registration_that_cannot_be_read_is_told_once_and_its_broker_stays_what_it_was(
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    member = ensemble.joined(3, seen)
+    register_kafka(ensemble, 4)
+    ensemble.joined(6, Seen())
+    next_step(member)
+    seen.take()
+    for node_id in (4, 6):
+        ensemble.admin.set(paths.broker_path(node_id), b"rubbish")
+    for node_id in (5, 7):
+        ensemble.admin.create(paths.broker_path(node_id), b"rubbish", ephemeral=True)
+        next_step(member)
+    ensemble.store.expire(ensemble.sessions[0].session_id)
+    next_step(member)
+    assert [each[0] for each in seen.take()] == ["ended", "registered"]
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.args[0] for record in errors if isinstance(record.args, tuple)] == [4, 5, 6, 7]
+    ensemble.admin.delete(paths.broker_path(4))
+    next_step(member)
+    assert seen.take() == [("brokers", {6: "9.9"})]
 
 
 def test_log_directories_of_another_cluster_change_nothing(ensemble: Ensemble) -> None:
@@ -278,6 +324,30 @@ def test_a_registration_that_somebody_removes_is_made_again(ensemble: Ensemble) 
     while ensemble.admin.exists("/brokers/ids/3") is None:
         next_step(member)
     assert [each[0] for each in seen.take()][:2] == ["ended", "registered"]
+
+
+def test_a_registration_is_finished_although_the_store_goes_away_in_the_middle_of_it(ensemble: Ensemble) -> None:
+    seen = Seen()
+    member = ensemble.joined(3, seen)
+    session = ensemble.sessions[-1]
+    seen.take()
+    children = session.children
+
+    def away(path: str, *given: object) -> list[str]:
+        if path == paths.CONFIG_CHANGES:
+            session.children = children  # type: ignore[method-assign]
+            raise StoreUnavailable("away")
+        return children(path, *given)  # type: ignore[arg-type]
+
+    session.children = away  # type: ignore[method-assign, assignment]
+    ensemble.admin.delete(paths.broker_path(3))
+    while not seen.told or member.is_registered:
+        next_step(member)
+    assert seen.take() == [("ended",)]
+    epoch = ensemble.admin.get(paths.broker_path(3))[1].creation_id
+    next_step(member)
+    assert seen.take() == [("registered", epoch)]
+    assert member.is_registered
 
 
 def test_a_tree_of_another_cluster_after_the_outage_is_not_joined(ensemble: Ensemble) -> None:
