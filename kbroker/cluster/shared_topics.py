@@ -70,6 +70,8 @@ MOST_NAMES = 5
 """How many names one line of the log gives."""
 MOST_ATTEMPTS = 20
 """How often a change of configs is tried that others change at the same time."""
+NO_BROKER_EPOCH = -1
+"""The broker epoch before the first registration, and that of UpdateMetadata before version 5."""
 RETRY_S = 1.0
 """The pause before configs that could not be read are read again."""
 
@@ -144,9 +146,11 @@ class SharedTopics:
         self._host: MemberHost | None = None
         self._listeners: list[Callable[[], None]] = []
         self._kind_listeners: list[Callable[[], None]] = []
-        self._broker_epoch = -1
+        self._broker_epoch = NO_BROKER_EPOCH
+        self._told_epoch: int | None = None
+        """The broker epoch in the last UpdateMetadata that was obeyed; None before the first one."""
         self._foreign: frozenset[int] = frozenset()
-        """The registered brokers that are no kbrokers."""
+        """The other registered brokers that are no kbrokers."""
         self._unread: set[str] = set()
         """Topics whose configs could not be read, or not all of them."""
         self._nodes = MemberNodes(check_broker_config)
@@ -204,6 +208,14 @@ class SharedTopics:
     @property
     def broker_epoch(self) -> int:
         return self._broker_epoch
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the controller has told this broker, as it is registered now, that it is in the cluster.
+
+        UpdateMetadata without a broker epoch counts for every registration.
+        """
+        return self._told_epoch in (NO_BROKER_EPOCH, self._broker_epoch) and self._node_id in self._image.brokers
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of `image`. It must not block: changes wait for it."""
@@ -265,6 +277,7 @@ class SharedTopics:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
                 image = image.with_topics(changed)
             self._show_locked(image)
+            self._told_epoch = request.broker_epoch  # last: the image is of this registration when it is noted
             if request.topic_states:
                 self.untold = frozenset()  # a broker is told of all partitions at once
             self._unread -= {topic.name for topic in update.removed if topic.name not in image.topics}
@@ -378,7 +391,7 @@ class SharedTopics:
             self._host_or_fail().update_topic(topic)
 
     def brokers_changed(self, kbroker_versions: Mapping[int, str | None]) -> None:
-        """Note which brokers are registered: the version of each kbroker by id, None for a Kafka."""
+        """Note which other brokers are registered: the version of each kbroker by id, None for a Kafka."""
         before = self.only_kbrokers
         self._foreign = frozenset(node_id for node_id, version in kbroker_versions.items() if version is None)
         if before != self.only_kbrokers:

@@ -188,8 +188,8 @@ _MEMBER_ROWS = (
     Metric(
         "kbroker_registered",
         Kind.GAUGE,
-        "1 while this broker is registered in ZooKeeper, and the controller tells it that it is alive; 0 also once it "
-        "has heard nothing of ZooKeeper for longer than zookeeper.session.timeout.ms.",
+        "1 while this broker is registered in ZooKeeper, and the controller has told it so since it registered; 0 also "
+        "once it has heard nothing of ZooKeeper for longer than zookeeper.session.timeout.ms.",
     ),
     Metric("kbroker_leader_partitions", Kind.GAUGE, "Partitions that this broker leads."),
     Metric(

@@ -365,9 +365,7 @@ class Member:
         """What `/metrics` tells of this member; valid after `attach`."""
         assert self.partitions is not None
         yield Sample("kbroker_zookeeper_connected", self._sessions.is_connected)
-        yield Sample(
-            "kbroker_registered", self._membership.is_registered and self.node_id in self.cluster.image.brokers
-        )
+        yield Sample("kbroker_registered", self._membership.is_registered and self.cluster.is_told)
         yield from measure_member(self.cluster, self.controller, self.partitions, self._fetchers, self._logs)
 
     def problems(self) -> list[str]:
@@ -378,12 +376,12 @@ class Member:
                 "this broker is not registered in ZooKeeper: its session has ended, "
                 f"or has heard nothing of ZooKeeper for longer than {limit}"
             ]
-        if self.node_id not in self.cluster.image.brokers:
+        if not self.cluster.is_told:
             return ["no controller has told this broker yet that it is in the cluster"]
         known = self._replicas_here()
         hosted = {} if self.partitions is None else self.partitions.all()
         found = []
-        if idle := len(known - {at for at, each in hosted.items() if each.role is not Role.OFFLINE}):
+        if idle := sum(not _has_role(hosted.get(at), leader_epoch) for at, leader_epoch in known.items()):
             found.append(
                 f"this broker neither leads nor follows {idle} of its partitions: "
                 "their roles have not come, or could not be taken"
@@ -392,23 +390,32 @@ class Member:
             found.append(f"{lacking} of the partitions here have replicas that are not in sync")
         return found
 
-    def _replicas_here(self) -> set[TopicPartition]:
-        """Return the partitions with a replica on this broker, told or not: by the metadata, before it by the tree."""
+    def _replicas_here(self) -> dict[TopicPartition, int]:
+        """Return the leader epochs of partitions with a replica here, told or not: by the metadata, else by the tree.
+
+        The tree does not know leader epochs: they are 0.
+        """
         untold = self.cluster.untold  # first: what is told afterwards is in the image
         topics = {name: topic for name in untold if (topic := self.cluster.assigned.get(name)) is not None}
         topics.update(self.cluster.image.topics)
         return {
-            TopicPartition(name, each.partition_id)
+            TopicPartition(name, each.partition_id): each.leader_epoch
             for name, topic in topics.items()
             for each in topic.partitions
             if self.node_id in each.replicas
         }
 
     def _lacks_replicas(self, at: TopicPartition, hosted: Hosted) -> bool:
-        """Return whether a partition is under-replicated. A follower hears of later ISRs by the metadata only."""
+        """Return whether a partition is under-replicated. Only its leader knows the ISR before the metadata does."""
         known = self.cluster.image.partition(at)
-        isr = hosted.isr if hosted.is_leader or known is None else known.isr
+        leads = hosted.is_leader and (known is None or known.leader_epoch <= hosted.leader_epoch)
+        isr = hosted.isr if leads or known is None else known.isr
         return hosted._replace(isr=tuple(isr)).is_under_replicated
+
+
+def _has_role(hosted: Hosted | None, leader_epoch: int) -> bool:
+    """Return whether a replica leads or follows, in this leader epoch or a later one."""
+    return hosted is not None and hosted.role is not Role.OFFLINE and hosted.leader_epoch >= leader_epoch
 
 
 def check_broker_config(name: str, text: str) -> None:

@@ -101,9 +101,15 @@ class Member:
         topics.serve(self.host)
         return topics
 
-    def tell(self, *states: tuple[str, int, int], brokers: Sequence[int] = (1, 2), topic_id: UUID = ID) -> None:
+    def tell(
+        self,
+        *states: tuple[str, int, int],
+        brokers: Sequence[int] = (1, 2),
+        topic_id: UUID = ID,
+        broker_epoch: int = -1,
+    ) -> None:
         """Send UpdateMetadata; each state is (topic, partition, leader)."""
-        request = R(controller_id=2, controller_epoch=5)
+        request = R(controller_id=2, controller_epoch=5, broker_epoch=broker_epoch)
         request.live_brokers = [
             R.UpdateMetadataBroker(
                 id=each,
@@ -148,6 +154,24 @@ def test_metadata_comes_from_the_controller_and_configs_from_the_tree(member: Me
     member.tell(("a", 0, -2))
     assert member.host.take() == [("topics", [], ["a"])]
     assert list(member.topics.image.topics) == ["b"]
+
+
+def test_a_broker_is_told_by_the_metadata_of_its_present_registration(member: Member) -> None:
+    topics = member.topics
+    assert not topics.is_told
+    member.tell(broker_epoch=7)  # the controller may know of a registration before the broker does
+    assert not topics.is_told
+    topics.registered(member.store, 7)
+    assert topics.is_told
+    topics.registered(member.store, 9)
+    assert 1 in topics.image.brokers and not topics.is_told
+    member.tell(brokers=(2,), broker_epoch=9)
+    assert not topics.is_told
+    member.tell(broker_epoch=9)
+    assert topics.is_told
+    topics.registered(member.store, 11)
+    member.tell(broker_epoch=-1)
+    assert topics.is_told, "a controller that knows no broker epochs is believed"
 
 
 def test_topics_of_the_tree_are_untold_until_the_controller_has_told_of_partitions(member: Member) -> None:

@@ -483,6 +483,47 @@ def test_a_member_is_not_ready_before_its_roles_have_come(
     await_that(lambda: asked(one, "ready") == (200, "ok\n"))
 
 
+def test_a_member_that_registers_anew_is_not_ready_before_it_is_told_of_this_registration(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it has the metadata and the roles of before, in which it is alive and everything is in sync."""
+    members.start_all(2)
+    one = members.start(1, kbroker__http__address="127.0.0.1:0")
+    members.settle(1, 2)
+    assert members.create("t", 2, 2).error_code == 0
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+    first_epoch = members.cluster(1).broker_epoch
+    metadata_may_come, roles_may_come = threading.Event(), threading.Event()
+    update_metadata, take_roles = ReplicatedPartitions.update_metadata, ReplicatedPartitions.leader_and_isr
+
+    def update_late(partitions: ReplicatedPartitions, request: Any) -> Any:
+        if partitions._node_id == 1 and request.broker_epoch > first_epoch:
+            assert metadata_may_come.wait(WAIT_S)
+        return update_metadata(partitions, request)
+
+    def take_late(partitions: ReplicatedPartitions, request: Any, version: int) -> Any:
+        if partitions._node_id == 1 and request.broker_epoch > first_epoch:
+            assert roles_may_come.wait(WAIT_S)
+        return take_roles(partitions, request, version)
+
+    monkeypatch.setattr(ReplicatedPartitions, "update_metadata", update_late)
+    monkeypatch.setattr(ReplicatedPartitions, "leader_and_isr", take_late)
+    try:
+        members.server.expire(one.broker._home.session.session)
+        await_that(lambda: members.cluster(1).broker_epoch > first_epoch)
+        await_that(lambda: "not registered" not in asked(one, "ready")[1])
+        assert asked(one, "ready") == (503, "no controller has told this broker yet that it is in the cluster\n")
+        assert metrics(one)["kbroker_registered"] == 0
+        metadata_may_come.set()
+        await_that(lambda: metrics(one)["kbroker_registered"] == 1)
+        status, said = asked(one, "ready")
+        assert status == 503 and "this broker neither leads nor follows 2 of its partitions" in said
+    finally:
+        metadata_may_come.set()
+        roles_may_come.set()
+    await_that(lambda: asked(one, "ready") == (200, "ok\n"))
+
+
 def test_a_member_with_a_partition_that_it_cannot_use_is_not_ready(members: Members) -> None:
     """The ISR does not say so: it is never empty."""
     one = members.start(1, kbroker__http__address="127.0.0.1:0")
