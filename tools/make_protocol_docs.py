@@ -18,7 +18,8 @@ The messages are those of Apache Kafka 3.9; consumer groups of the newer protoco
 Kafka 3.9, or an API is served only in part, the last column says so; `docs/DEVIATIONS.md` has the reasons.
 
 A member of a cluster in which there is an Apache Kafka says in ApiVersions that it serves Produce up to 11, EndTxn and
-TxnOffsetCommit up to 4, and answers UNSUPPORTED_VERSION to ConsumerGroupHeartbeat.
+TxnOffsetCommit up to 4, and ListConfigResources in version 0 only. As Kafka 3.9 does in ZooKeeper mode, it answers
+UNSUPPORTED_VERSION to ConsumerGroupHeartbeat and ConsumerGroupDescribe, in version 1 too.
 
 """
 

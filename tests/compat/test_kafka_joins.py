@@ -36,9 +36,12 @@ def test_members_say_why_they_end_and_classic_ones_go_on_where_they_were() -> No
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        of_librdkafka = confluent_kafka.Consumer(
-            {"bootstrap.servers": at, "group.id": "librdkafka", "group.protocol": "consumer", "log_level": 0}
-            | {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 100}
+        of_librdkafka, late = (
+            confluent_kafka.Consumer(
+                {"bootstrap.servers": at, "group.id": group, "group.protocol": "consumer", "log_level": 0}
+                | {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 100}
+            )
+            for group in ("librdkafka", "late")
         )
         of_librdkafka.subscribe([TOPIC])
         ours = consumer(at, "ours", group_protocol="consumer")
@@ -53,11 +56,16 @@ def test_members_say_why_they_end_and_classic_ones_go_on_where_they_were() -> No
                 read(lambda: ours.poll(0.2), 1)
             error = read_error(of_librdkafka)
             assert error.code() == confluent_kafka.KafkaError._FATAL and "version not supported" in error.str()
+            late.subscribe([TOPIC])
+            assert read_error(late).str() == error.str()
+            assert java.stderr is not None
+            said = next(line for line in java.stderr if "UnsupportedVersionException" in line)
+            assert "group.protocol=classic" in said
         finally:
             ours.close()
             of_librdkafka.close()
-            _, said = java.communicate("", timeout=PATIENCE_S)
-        assert "UnsupportedVersionException" in said and "group.protocol=classic" in said
+            late.close()
+            java.communicate("", timeout=PATIENCE_S)
         lines = "".join(node.output for node in cluster.nodes.values() if node.kind == "kbroker")
         write(at)
         for group in ("java", "librdkafka", "ours"):

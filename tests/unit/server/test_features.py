@@ -61,10 +61,16 @@ def test_among_kbrokers_everything_is_served(bench: Bench) -> None:
     assert bench.highest().keys() == SERVED.keys()
 
 
-def test_beside_a_kafka_clients_keep_their_epochs(bench: Bench) -> None:
+def test_beside_a_kafka_clients_keep_their_epochs_and_ask_for_no_configs_of_groups(bench: Bench) -> None:
+    """ConsumerGroupHeartbeat stays as it is: librdkafka asks only where there is version 1, and hears of no error."""
     bench.join(is_kafka=True)
     changed = {key: top for key, top in bench.highest().items() if top != SERVED[ApiKey(key)].max}
-    assert changed == {ApiKey.PRODUCE: 11, ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
+    assert changed == {
+        ApiKey.PRODUCE: 11,
+        ApiKey.END_TXN: 4,
+        ApiKey.TXN_OFFSET_COMMIT: 4,
+        ApiKey.LIST_CONFIG_RESOURCES: 0,
+    }
     assert bench.levels() == [("transaction.version", 1, 1)]
     bench.join(is_kafka=False)
     assert bench.levels() == [("transaction.version", 2, 2)]
@@ -84,10 +90,12 @@ def test_a_client_hears_of_each_change_by_a_higher_epoch(bench: Bench) -> None:
 def test_beside_a_kafka_there_are_no_consumer_groups(bench: Bench) -> None:
     bench.join(is_kafka=True)
     beat = M.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
-    assert call(bench.services, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat).error_code == ErrorCode.UNSUPPORTED_VERSION
     asked = M.ConsumerGroupDescribeRequest(group_ids=["g"])
-    (described,) = call(bench.services, ApiKey.CONSUMER_GROUP_DESCRIBE, 0, asked).groups
-    assert described.error_code == ErrorCode.UNSUPPORTED_VERSION
+    for version in (0, 1):
+        told = call(bench.services, ApiKey.CONSUMER_GROUP_HEARTBEAT, version, beat)
+        assert told.error_code == ErrorCode.UNSUPPORTED_VERSION
+        (described,) = call(bench.services, ApiKey.CONSUMER_GROUP_DESCRIBE, version, asked).groups
+        assert described.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_who_ends_a_transaction_as_among_kbrokers_has_to_ask_for_versions_again(bench: Bench) -> None:

@@ -22,10 +22,16 @@ HIGHEST_BESIDE_KAFKA = {
     ApiKey.PRODUCE: 11,
     ApiKey.END_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 4,
+    ApiKey.LIST_CONFIG_RESOURCES: 0,
 }
-"""The highest versions in which the client does not use transactions of version 2. A client may have asked for the
-versions before the Kafka joined: newer ones of Produce and TxnOffsetCommit are still answered, and EndTxn closes the
-connection, so that the client asks again."""
+"""The highest versions of Apache Kafka 3.9 where newer ones are for what is not served beside it: transactions of
+version 2, configs of groups. A client may have asked for the versions before the Kafka joined. Newer ones are still
+answered, but for EndTxn, which closes the connection, so that the client asks again.
+
+ConsumerGroupHeartbeat and ConsumerGroupDescribe are not among them, though Kafka 3.9 has version 0 only: librdkafka
+knows no version 0, and waits for ever without a word where there is no other one. In every version they are answered
+UNSUPPORTED_VERSION, which all clients tell or go by. WriteTxnMarkers is not either: between kbrokers a transaction of
+version 2 that was open when the Kafka joined ends in version 2."""
 
 ONLY_ALONE = frozenset({ApiKey.DESCRIBE_QUORUM})
 """What a member does not serve: as with an Apache Kafka 3.9 in ZooKeeper mode, there is no quorum to describe."""
