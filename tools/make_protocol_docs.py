@@ -80,6 +80,8 @@ LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, AlterPartition an
 - A Fetch of a consumer from version 11 on is also served by followers, up to their high watermark (KIP-392).
 - ListOffsets of a replica is told the log's end, that of a consumer the high watermark or the last stable offset.
 - `is_kraft_controller` and `type` of LeaderAndIsr, StopReplica and UpdateMetadata are not looked at: there is no KRaft.
+  Nor are `cluster_id` and `replica_directory_id` of Fetch, `live_leaders` and `leader_recovery_state` of LeaderAndIsr,
+  and the controller epoch of a single partition in LeaderAndIsr and UpdateMetadata. That of the request counts.
 - In AlterPartition the broker epoch of each replica (version 3, KIP-903) is compared if it is not -1.
 
 """

@@ -16,6 +16,34 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/replication/test_roles.py::test_a_full_request_of_a_zookeeper_controller_stops_nothing_that_it_does_not_name",
     ),
     OtherDeviation(
+        "LeaderAndIsr, UpdateMetadata: the state of a single partition",
+        "Its `controller_epoch`, and its `leader_recovery_state` in LeaderAndIsr, are not looked at: the controller "
+        "epoch of the request counts, and a leader that recovers leads like any other. Kafka keeps both, and decides "
+        "nothing by them that shows.",
+        "What they say of a state is in the tree.",
+        "tests/unit/replication/test_roles.py::test_neither_the_epoch_nor_the_recovery_of_a_single_partition_is_looked_at",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: `live_leaders`",
+        "Is not looked at, as in Kafka: which brokers are alive, and where they are, is told by UpdateMetadata.",
+        "UpdateMetadata comes in any case, and tells of all brokers.",
+        "tests/unit/replication/test_roles.py::test_the_leaders_that_a_request_for_roles_names_are_not_those_that_are_alive",
+    ),
+    OtherDeviation(
+        "Fetch: `cluster_id` and `replica_directory_id`",
+        "Are not looked at, as in a Kafka that is no member of a quorum.",
+        "Only the fetches of a KRaft quorum need them.",
+        "tests/unit/server/test_replica_fetch.py::test_what_only_a_quorum_looks_at_changes_nothing_for_a_follower",
+    ),
+    OtherDeviation(
+        "AlterPartitionReassignments, ListPartitionReassignments: `timeout_ms`",
+        "Is not looked at, as in Kafka in ZooKeeper mode: the answer comes when the controller has begun the changes, "
+        "or found which there are.",
+        "A change that was begun late is begun all the same; a time would only hide that from the client.",
+        "tests/unit/server/handlers/test_partition_administration.py::"
+        "test_reassignments_begin_and_are_listed_whatever_time_they_are_given",
+    ),
+    OtherDeviation(
         "Requests between brokers at a broker that is alone",
         "LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, AlterPartition and AllocateProducerIds "
         "are CLUSTER_AUTHORIZATION_FAILED.",

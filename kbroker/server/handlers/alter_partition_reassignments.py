@@ -2,7 +2,7 @@
 
 The change has begun when the request is answered; ListPartitionReassignments shows it until it is done. Another broker
 than the controller answers NOT_CONTROLLER. On a broker that is alone there is nothing to move.
-Leaves out: quotas.
+Leaves out: quotas, and the time that the request gives.
 
 v0  first; flexible
 """

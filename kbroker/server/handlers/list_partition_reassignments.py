@@ -2,7 +2,7 @@
 
 Partitions that are asked for and do not exist, or are not being changed, are not in the answer. Another broker than the
 controller answers NOT_CONTROLLER. On a broker that is alone there are none.
-Leaves out: quotas.
+Leaves out: quotas, and the time that the request gives.
 
 v0  first; flexible
 """

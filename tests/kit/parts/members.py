@@ -165,9 +165,11 @@ class Member:
         version: int = 7,
         topic_id: UUID = TOPIC_ID,
         kind: int = 0,
+        live_leaders: Sequence[int] = (),
     ) -> list[ErrorCode]:
         """Send LeaderAndIsr over the wire. Returns the code of each partition, in the order of `states`."""
         request = Q(controller_id=2, controller_epoch=controller_epoch, broker_epoch=broker_epoch)
+        request.live_leaders = [Q.LeaderAndIsrLiveLeader(broker_id=each) for each in live_leaders]
         if version >= 5:
             request.type = kind
         if version >= 2:

@@ -338,6 +338,31 @@ def test_a_full_request_of_a_zookeeper_controller_stops_nothing_that_it_does_not
     assert SECOND in member.fetching
 
 
+def test_neither_the_epoch_nor_the_recovery_of_a_single_partition_is_looked_at(member: Member, logs: ModelLogs) -> None:
+    """What is obeyed is told by the epoch of the request; whoever leads serves, recovering or not."""
+    led, followed = role(0, leader_epoch=4), role(1, leader=2, leader_epoch=4)
+    for each, epoch in ((led, -1), (followed, 2**31 - 1)):
+        each.controller_epoch, each.leader_recovery_state = epoch, 1
+    assert member.tell_roles(led, followed, controller_epoch=5) == [OK, OK]
+    assert logs.logs[FIRST].role == "leader" and member.fetching == {SECOND: (2, 4)}
+    U = M.UpdateMetadataRequest
+    state = U.UpdateMetadataPartitionState(
+        partition_index=0, controller_epoch=2**31 - 1, leader=ME, leader_epoch=4, isr=[ME], zk_version=9, replicas=[ME]
+    )
+    topic = U.UpdateMetadataTopicState(topic_name=TOPIC, topic_id=TOPIC_ID.bytes, partition_states=[state])
+    assert member.tell_brokers(1, 2, controller_epoch=5, topic_states=[topic]) == OK
+    assert member.partitions.controller_epoch == 5
+    known = member.image.partition(FIRST)
+    assert known is not None and known.state_version == 9
+
+
+def test_the_leaders_that_a_request_for_roles_names_are_not_those_that_are_alive(member: Member) -> None:
+    """Which brokers are alive, and where they are, is told by UpdateMetadata."""
+    roles = role(0, leader=2), role(1, leader=7, replicas=(1, 7))
+    assert member.tell_roles(*roles, live_leaders=[7]) == [OK, OK]
+    assert member.fetching == {FIRST: (2, 0)}
+
+
 def test_of_a_partition_that_is_named_twice_the_last_role_counts(member: Member, logs: ModelLogs) -> None:
     member.tell_roles(role(0, leader_epoch=1), role(0, leader=2, leader_epoch=2))
     assert logs.logs[FIRST].role == "follower"

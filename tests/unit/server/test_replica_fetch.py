@@ -103,6 +103,19 @@ def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(broker: Sm
         assert stranger.error_code == wanted
 
 
+def test_what_only_a_quorum_looks_at_changes_nothing_for_a_follower(broker: SmallBroker) -> None:
+    asked = request(17, led_topic(broker), 1, current_leader_epoch=EPOCH)
+    asked.cluster_id = "another"
+    asked.topics[0].partitions[0].replica_directory_id = bytes(range(16))
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    with WireClient("127.0.0.1", broker.port) as client:
+        answer = client.call(ApiKey.FETCH, 17, asked)
+        assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0)
+        fetch(client, 17, asked.topics[0].topic_id, 2, replica_id=2, current_leader_epoch=EPOCH)
+    assert log.high_watermark == 1
+
+
 @pytest.mark.parametrize("version", range(13))
 def test_an_ack_of_all_waits_for_the_followers_and_others_do_not(broker: SmallBroker, version: int) -> None:
     topic_id = led_topic(broker)

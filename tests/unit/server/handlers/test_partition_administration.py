@@ -160,6 +160,17 @@ def test_reassignments_go_to_the_controller(alone: Services) -> None:
     assert refusing.asked[-1] == ListReassignments(None)
 
 
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 2**31 - 1])
+def test_reassignments_begin_and_are_listed_whatever_time_they_are_given(alone: Services, timeout_ms: int) -> None:
+    alone.controller = AnsweringController({A0: PartitionOutcome(ErrorCode.NONE)})  # type: ignore[assignment]
+    wanted = reassignments({A0: [2, 3]})
+    wanted.timeout_ms = timeout_ms
+    assert altered(call(alone, ALTER, 0, wanted)) == {A0: ErrorCode.NONE}
+    alone.controller = AnsweringController({A0: Assignment((2, 1), (2,), (1,))})  # type: ignore[assignment]
+    listed = call(alone, LIST, 0, M.ListPartitionReassignmentsRequest(topics=None, timeout_ms=timeout_ms))
+    assert [topic.name for topic in listed.topics] == ["a"]
+
+
 def test_what_is_being_moved_is_listed(alone: Services) -> None:
     alone.controller = controller = AnsweringController({A0: Assignment((2, 1), (2,), (1,))})  # type: ignore[assignment]
     topics = [M.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(name="a", partition_indexes=[0, 1])]
