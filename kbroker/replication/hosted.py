@@ -13,7 +13,7 @@ class Role(Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
     OFFLINE = "offline"
-    """The log is in a failed directory."""
+    """Neither: the log's directory has failed, the disk has refused the role, or the replica has declined it."""
 
 
 class Hosted(NamedTuple):

@@ -169,7 +169,7 @@ class AskController(Protocol):
 
 
 class Metadata(Protocol):
-    """The metadata of this member; `cluster.member_image.MemberImage` is its heart."""
+    """The metadata of this member: `cluster.shared_topics.SharedTopics`."""
 
     @property
     def broker_epoch(self) -> int:

@@ -1,6 +1,6 @@
 """Joins the cluster's topics, the logs on this broker's disks, and the two coordinators whose state is in topics.
 
-For a broker that is alone.
+A broker that is alone has all of its topics' changes carried out here; `member_partitions.py` uses it for a member.
 """
 
 from __future__ import annotations
