@@ -21,6 +21,8 @@ class BrokerInprocess:
     All brokers of a process share the logger `kbroker`.
     """
 
+    is_paused = False
+
     def __init__(self, overrides: Sequence[str], log_path: Path, log_level: str):
         self._overrides = list(overrides)
         self._log_path = log_path

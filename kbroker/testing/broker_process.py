@@ -38,6 +38,7 @@ class BrokerProcess:
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self.is_paused = False
 
     @property
     def pid(self) -> int | None:
@@ -129,10 +130,12 @@ class BrokerProcess:
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.is_paused = True
 
     def resume(self) -> None:
         """Send SIGCONT: a paused process goes on."""
         self._running().send_signal(signal.SIGCONT)
+        self.is_paused = False
 
     def check_alive(self) -> None:
         """Raise BrokerFailed when the broker has ended by itself."""
@@ -151,6 +154,7 @@ class BrokerProcess:
 
     def _forget(self) -> None:
         self._process = None
+        self.is_paused = False
         self._cut_lifeline()
 
     def _cut_lifeline(self) -> None:

@@ -194,10 +194,12 @@ class Cluster:
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: object) -> None:
         """Create a topic, and return when all its replicas are in sync. `configs`: its settings: `retention_ms=1000`.
 
-        Raises kbroker.client.BrokerError when the cluster refuses.
+        Brokers that are stopped, killed, paused or isolated are given up by the others before that. Raises
+        kbroker.client.BrokerError when the cluster refuses, and BrokerFailed as `await_in_sync`.
         """
         named = {key.replace("_", "."): str(value) for key, value in configs.items()}
         with self._admin() as admin:
+            self._wait(lambda: self._misregistered(admin), SETTLE_TIMEOUT_S)
             admin.create_topic(name, partitions, replication_factor, named)
         self.await_in_sync(name)
 
@@ -214,7 +216,8 @@ class Cluster:
     def await_in_sync(self, *topics: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
         """Wait until all running brokers are registered and all replicas of the topics on them, or of all, in sync.
 
-        Those that are isolated are left out. Raises BrokerFailed when that takes longer than `timeout_s`.
+        Those that are paused or isolated are left out, once the others have given them up. Raises BrokerFailed when
+        that takes longer than `timeout_s`.
         """
         from kbroker.client import ClientError
 
@@ -223,13 +226,12 @@ class Cluster:
         def missing() -> str:
             try:
                 with self._admin() as admin:
-                    registered = {broker.node_id for broker in admin.describe_cluster().brokers}
+                    if what := self._misregistered(admin):
+                        return what
                     names = topics or tuple(admin.list_topics(internal=True))
                     found = admin.describe_topics(names)
             except ClientError as error:
                 return str(error)
-            if registered != running:
-                return f"brokers {sorted(registered)} are registered, {sorted(running)} run"
             for name, topic in found.items():
                 for at, each in enumerate(topic.partitions):
                     if each.leader < 0 or set(each.in_sync) != set(each.replicas) & running:
@@ -237,6 +239,15 @@ class Cluster:
             return ""
 
         self._wait(missing, timeout_s)
+
+    def _misregistered(self, admin: AdminClient) -> str:
+        """Return which brokers are registered and should not be, or should be; "" if all is as it should be."""
+        running = self._reachable()
+        cluster = admin.describe_cluster()
+        registered = sorted(broker.node_id for broker in cluster.brokers)
+        if registered != running:
+            return f"brokers {registered} are registered, and {running} can be reached"
+        return "" if cluster.controller_id in running else "there is no controller"
 
     def _wait(self, missing: Callable[[], str], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -249,8 +260,9 @@ class Cluster:
             time.sleep(LOOK_EVERY_S)
 
     def _reachable(self) -> list[int]:
-        """Return the ids of the brokers that run and are not isolated."""
-        return [each for each, broker in self.brokers.items() if broker.pid is not None and each not in self._isolated]
+        """Return the ids of the brokers that run and are neither paused nor isolated, in order."""
+        running = [each for each, broker in self.brokers.items() if broker.pid is not None]
+        return [each for each in running if each not in self._isolated and not self.brokers[each]._runner.is_paused]
 
     def _logs(self) -> str:
         return "\n".join(f"broker {each}: {line}" for each, broker in self.brokers.items()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -142,9 +143,37 @@ class ZooKeeper:
         """Kill the server with SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Stop all threads of the server (SIGSTOP). Its connections stay open, and requests wait until `resume`.
+
+        Raises RuntimeError when it is not running.
+        """
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused server go on. Raises RuntimeError when it is not running."""
+        self._running().send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context manager: `pause`, and `resume` at the end of the block."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("ZooKeeper is not running")
+        return self._process
+
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+            self._process.send_signal(signal.SIGCONT)  # a paused server gets no other signal than SIGKILL
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             finally:

@@ -14,7 +14,8 @@ import confluent_kafka
 import pytest
 
 from kbroker.client import AdminClient, ClientError, Consumer, Producer
-from kbroker.testing import Broker, BrokerFailed, Cluster
+from kbroker.testing import Broker, BrokerFailed, Cluster, ZooKeeper
+from kbroker.testing.zookeeper import STOP_TIMEOUT_S, serves
 
 
 @pytest.fixture
@@ -53,6 +54,74 @@ def test_a_controller_that_is_paused_is_replaced(cluster: Cluster) -> None:
             while admin.describe_cluster().controller_id in (-1, paused):
                 assert time.monotonic() < deadline
     cluster.await_in_sync()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("is_controller", [False, True])
+def test_topics_are_created_and_leaders_found_while_a_broker_is_paused(cluster: Cluster, is_controller: bool) -> None:
+    cluster.create_topic("before", partitions=3)
+    controller = cluster.controller()
+    paused = controller if is_controller else controller % 3 + 1
+    with cluster.paused(paused):
+        cluster.create_topic("meanwhile", partitions=3, replication_factor=2)
+        cluster.await_in_sync()
+        cluster.start()
+        leaders = {cluster.leader(topic, partition) for topic in ("before", "meanwhile") for partition in range(3)}
+        assert leaders == cluster.brokers.keys() - {paused}
+    cluster.await_in_sync()
+    cluster.create_topic("after", replication_factor=3)
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_was_paused_and_ended_is_waited_for_when_it_is_started_again(cluster: Cluster) -> None:
+    cluster.create_topic("views", partitions=3)
+    for end in (cluster.kill, cluster.stop):
+        cluster.pause(1)
+        end(1)
+        cluster.start()
+        assert {cluster.leader("views", partition) for partition in range(3)} <= cluster.brokers.keys()
+        with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            assert all(set(each.in_sync) == {1, 2, 3} for each in admin.describe_topics(["views"])["views"].partitions)
+    cluster.pause(1)
+    cluster.resume(1)
+    cluster.await_in_sync()
+
+
+@pytest.mark.timeout(120)
+def test_brokers_acknowledge_and_serve_while_zookeeper_is_paused(cluster: Cluster) -> None:
+    """For longer than sessions last, and afterwards the cluster comes to rest."""
+    cluster.create_topic("views", partitions=3)
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign_topics("views")
+        producer.send("views", b"before").result(30)  # the producer's id comes from ZooKeeper
+        with cluster.zookeeper.paused():
+            until, count = time.monotonic() + 4, 0
+            while time.monotonic() < until:
+                producer.send("views", b"%d" % count).result(30)
+                count += 1
+                assert consumer.poll(30.0)
+        cluster.await_in_sync()
+        producer.send("views", b"after").result(30)
+    cluster.create_topic("after")
+
+
+@pytest.mark.timeout(120)
+def test_a_zookeeper_that_is_paused_can_be_stopped(jars: Path) -> None:
+    with ZooKeeper(jars) as zookeeper:
+        zookeeper.pause()
+        assert not serves(zookeeper.port)
+        zookeeper.resume()
+        assert serves(zookeeper.port)
+        zookeeper.pause()
+        began = time.monotonic()
+        zookeeper.stop()
+        assert time.monotonic() - began < STOP_TIMEOUT_S
+        for question in (zookeeper.pause, zookeeper.resume):
+            with pytest.raises(RuntimeError, match="not running"):
+                question()
 
 
 @pytest.mark.timeout(120)
