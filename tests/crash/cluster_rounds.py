@@ -35,6 +35,8 @@ from tests.crash.transaction_load import LATEST_S, TransactionLoad
 from tests.kit.clients.wire import ConnectionClosed, WireClient
 from tests.kit.cluster import replicas, tree
 from tests.kit.cluster.cluster import SETTLE_TIMEOUT_S, Cluster, NotSettled
+from tests.kit.cluster.network import Network, network
+from tests.kit.crash.small_disk import why_no_disk
 from tests.kit.crash.transaction_history import Anomaly, Outcome, anomalies
 
 SETTINGS: dict[str, object] = {
@@ -170,8 +172,8 @@ class Result:
     seed: int
     brokers: Sequence[str]
     faults: Counter[str] = field(default_factory=Counter)
-    left_out: list[str] = field(default_factory=list)
-    """Faults that this machine cannot do: it lets nobody make network namespaces."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Faults that cannot be done here, and why."""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     records: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -353,6 +355,12 @@ def own_faults(cluster: Cluster) -> list[str]:
     ]
 
 
+def impossible(connected: Network) -> dict[str, str]:
+    """Return the faults that cannot be done here, and why."""
+    why = {} if connected.can_cut else dict.fromkeys(OF_NETWORK, "no network namespace can be made")
+    return why | {"fill_disk": refusal} if (refusal := why_no_disk()) else why
+
+
 def run(
     seed: int, *, brokers: Sequence[str] = ("kafka",) * 3, seconds: float = 12, faults: Sequence[str] = FAULTS,
     plant: str | None = None, keep: Path | None = None,
@@ -362,9 +370,13 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix="cluster-round-"))
     settings = SETTINGS | (PLANTS[plant] if plant is not None else {})
     try:
-        cluster = Cluster(brokers, settings, disk=DISK if "fill_disk" in faults else None)
-        possible = [one for one in faults if cluster.network.can_cut or one not in OF_NETWORK]
-        result.left_out = [one for one in faults if one not in possible]
+        connected = network()
+        missing = impossible(connected)
+        result.left_out = {one: missing[one] for one in faults if one in missing}
+        possible = [one for one in faults if one not in missing]
+        cluster = Cluster(
+            brokers, settings, disk=DISK if "fill_disk" in possible else None, connected=lambda: connected
+        )
         place = keep and keep / f"{'-'.join(brokers)}-{seed}"
         with cluster, noting(result, cluster, folder, place):
             one = Round(cluster, folder, seed, result, plant)  # may fetch jars, which no way leads to from the inside

@@ -49,7 +49,8 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
     assert not result.is_bad, result
     assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
     if result.left_out:
-        pytest.skip(f"all was well, but no network namespace can be made here: without {', '.join(result.left_out)}")
+        why = "; ".join(dict.fromkeys(result.left_out.values()))
+        pytest.skip(f"all was well, but without {', '.join(result.left_out)}: {why}")
 
 
 @pytest.mark.slow

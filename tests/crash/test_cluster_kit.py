@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from kbroker.protocol.records import Record, encode_batch
+from tests.crash import cluster_rounds
 from tests.kit.brokers.hosts import Host
 from tests.kit.cluster import replicas, tree
 from tests.kit.cluster.cluster import Cluster
-from tests.kit.cluster.network import CannotSeparate, SeparateNetwork
+from tests.kit.cluster.network import CannotSeparate, SeparateNetwork, SharedNetwork
+from tests.kit.crash import small_disk
 from tests.kit.kafka.zookeeper import Node
 
 # --- networks -------------------------------------------------------------------------------------------
@@ -89,6 +93,30 @@ def test_a_kafka_whose_disk_was_full_does_not_run_when_it_has_room_and_others_do
         assert not list(cluster.folder.glob("*/disk/filler"))
     finally:
         cluster.close()
+
+
+def test_tests_are_skipped_and_rounds_go_on_without_full_disks_where_nothing_can_be_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mount` is one that refuses, as the real one does without the permission."""
+    refusal = "mount: /disk: permission denied."
+    (tmp_path / "mount").write_text(f"#!/bin/sh\necho '{refusal}' >&2\nexit 32\n")
+    (tmp_path / "mount").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("tests.kit.cluster.cluster.MEMORY_DISK", tmp_path / "missing")
+    (tmp_path / "clusters").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "clusters"))
+    with pytest.raises(pytest.skip.Exception, match=f"no leave to mount: {refusal}"):
+        Cluster(("kbroker",), disk="1m", connected=SharedNetwork)
+    assert not list((tmp_path / "clusters").iterdir())
+    with pytest.raises(pytest.skip.Exception, match=f"no leave to mount: {refusal}"), small_disk.disk(tmp_path / "a"):
+        pass
+    with pytest.raises(pytest.skip.Exception, match=f"no leave to mount: {refusal}"), small_disk.read_only(tmp_path):
+        pass
+    assert cluster_rounds.impossible(SharedNetwork()) == {
+        "fill_disk": f"no leave to mount: {refusal}",
+        **dict.fromkeys(cluster_rounds.OF_NETWORK, "no network namespace can be made"),
+    }
 
 
 # --- replicas -------------------------------------------------------------------------------------------

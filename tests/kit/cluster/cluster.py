@@ -42,7 +42,8 @@ class Cluster:
 
     `kinds` says what each broker is: "kafka" or "kbroker". `settings` are added to those of all brokers. `disk` is the
     size of the small file system that each broker has for its data, as tmpfs takes it ("256m"); None: a directory.
-    `directories`: how many log directories each broker has, without a disk of its own.
+    The test is skipped without the permission to mount them. `directories`: how many log directories each broker has,
+    without a disk of its own.
     Several threads may do faults at a time, to different brokers.
     """
 
@@ -66,8 +67,12 @@ class Cluster:
         self.disk = disk
         self._directories = directories
         self._settings = {**REPLICATED, **(settings or {})}
-        for kind in kinds:
-            self._new_node(kind)
+        try:
+            for kind in kinds:
+                self._new_node(kind)
+        except BaseException:
+            self.close()
+            raise
 
     def _new_node(self, kind: str) -> Node:
         node_id = len(self.nodes) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +14,31 @@ import pytest
 SIZE = "24m"
 
 
-def mount(*arguments: str) -> None:
+def _mounted(*arguments: str) -> str:
+    """Mount, and return why that is refused; "" if it is not."""
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(errno.EPERM, done.stderr.strip())
+    return f"no leave to mount: {done.stderr.strip()}" if done.returncode else ""
+
+
+def mount(*arguments: str) -> None:
+    """Mount something. The test is skipped where that is refused."""
+    if refusal := _mounted(*arguments):
+        pytest.skip(refusal)
+
+
+def why_no_disk() -> str:
+    """Return why this process may not mount a file system; "" if it may."""
+    with tempfile.TemporaryDirectory() as path:
+        refusal = _mounted("-t", "tmpfs", "tmpfs", path)
+        if not refusal:
+            subprocess.run(["umount", path], check=True)
+        return refusal
 
 
 @contextmanager
 def disk(path: Path, size: str = SIZE) -> Iterator[Path]:
     """Mount a small file system for as long as the context lasts."""
-    path.mkdir()
-    try:
-        mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
-    except OSError as error:
-        pytest.skip(f"no leave to mount: {error}")
+    mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
     try:
         yield path
     finally:
