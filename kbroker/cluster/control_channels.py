@@ -186,14 +186,6 @@ class ControlChannels:
             times += [suspect.probe_at for suspect in self._suspects.values() if suspect.probe_at is not None]
         return math.ceil(max(min(times) - self._clock.monotonic(), 0) * 1000) if times else None
 
-    def pending(self) -> dict[int, int]:
-        """Return how many requests each broker has not answered yet."""
-        with self._lock:
-            return {
-                broker_id: len(channel.waiting) + (channel.in_flight is not None)
-                for broker_id, channel in self._channels.items()
-            }
-
     def _tell_addresses(self) -> None:
         with self._lock:
             addresses: dict[int, Endpoint] = {}

@@ -258,12 +258,6 @@ class Controller:
         return term is not None and topic in term.context.deleting
 
     @property
-    def controller_id(self) -> int:
-        """The id of the broker that is the controller, as far as this one knows; -1 while there is none."""
-        elected = self._elected
-        return -1 if elected is None else elected.broker_id
-
-    @property
     def context(self) -> Context | None:
         """All that the controller knows, if this broker is it. To look at only, on the thread that calls `step`."""
         return None if self._term is None else self._term.context

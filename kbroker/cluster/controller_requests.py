@@ -13,7 +13,6 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.controller.outcomes import ElectionOutcome as ElectionOutcome
-from kbroker.rules.controller.values import Assignment
 
 
 class AlterPartition(NamedTuple):
@@ -66,7 +65,6 @@ class ListReassignments(NamedTuple):
     partitions: tuple[TopicPartition, ...] | None
 
 
-ListAnswer = dict[TopicPartition, Assignment] | ErrorCode
 Answered = Callable[[Any], None]
 """Called once, on the thread that calls `Controller.step` or on the asking one. It must not block."""
 

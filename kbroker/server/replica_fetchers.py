@@ -114,10 +114,6 @@ class ReplicaFetchers:
         return sum(thread.engine.bytes_in for thread in self._made())
 
     @property
-    def requests(self) -> int:
-        return sum(thread.engine.requests for thread in self._made())
-
-    @property
     def failed(self) -> int:
         """Fetches without an answer, or with an error of the whole."""
         return sum(thread.engine.failed for thread in self._made())

@@ -153,12 +153,6 @@ class Shards(Generic[S]):
         self._fences[partition_id] = leader_epoch
         return True
 
-    def await_loaded(self, timeout_s: float) -> bool:
-        """Wait until all open shards are loaded. Returns False if one takes longer than `timeout_s`."""
-        with self._lock:
-            shards = list(self._shards.values())
-        return all(shard.partition.active.wait(timeout_s) for shard in shards)
-
     # --- opening -----------------------------------------------------------------------------------------
     def open_for(self, key: str) -> ErrorCode:
         """Make sure that the topic exists and that the key's partition is loaded or being loaded. May block.

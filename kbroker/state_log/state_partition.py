@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -57,8 +56,6 @@ class StatePartition:
         self.replica = replica
         self.leader_epoch = replica.leader_epoch
         self.phase = Phase.LOADING
-        self.active = threading.Event()
-        """Set when the phase is not LOADING any more."""
         self._clock = clock
         self._codec = codec
 
@@ -112,12 +109,10 @@ class StatePartition:
         """Accept appends from now on: everything is replayed."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.ACTIVE
-        self.active.set()
 
     def end(self) -> None:
         """Refuse appends from now on: this broker stops, or does not lead the partition any more."""
         self.phase = Phase.ENDED
-        self.active.set()
 
     def append(
         self,

@@ -126,11 +126,6 @@ class MarkerSender:
                         moved.append(entry)
         self._tell((entry, ErrorCode.NOT_LEADER_OR_FOLLOWER) for entry in moved)
 
-    def waiting(self) -> int:
-        """Return how many markers wait for other brokers."""
-        with self._lock:
-            return sum(len(node.queue) + len(node.under_way or ()) for node in self._nodes.values())
-
     def _send(self, node_id: int) -> None:
         """Send what waits for the broker, unless a request to it is under way."""
         with self._lock:

@@ -8,9 +8,9 @@ from libc.string cimport memset
 
 from kbroker._core.base.raw_objects cimport let_others_run
 from kbroker._core.log.producers cimport (
-    DEFAULT_MAX_PRODUCERS, FROM_CLIENT, REMEMBERED_BATCHES, ended_t, producer_t, producers_check,
-    producers_check_marker, producers_copy, producers_end, producers_expire, producers_first_undecided, producers_free,
-    producers_longest_search, producers_new, producers_remember, producers_restore, producers_t, remembered_batch_t,
+    DEFAULT_MAX_PRODUCERS, FROM_CLIENT, REMEMBERED_BATCHES, ended_t, producer_t, producers_check, producers_copy,
+    producers_end, producers_expire, producers_first_undecided, producers_free, producers_longest_search, producers_new,
+    producers_remember, producers_restore, producers_t, remembered_batch_t,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL
 from kbroker._core.wire.record_batch cimport batch_info_t
@@ -89,16 +89,6 @@ cdef class ProducerTable:
         fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
         if producers_remember(self.table, &info, base_offset, timestamp) < 0:
             raise MemoryError
-
-    def check_marker(self, producer_id, epoch, coordinator_epoch, *, bumped=False):
-        """Check a marker before it is appended. Return 0, or the error code with which it is refused."""
-        cdef batch_info_t info
-        cdef marker_t marker
-        fill(&info, producer_id, epoch, -1, 1, True)
-        marker.type = MARKER_COMMIT
-        marker.bumped = bumped
-        marker.coordinator_epoch = coordinator_epoch
-        return producers_check_marker(self.table, &info, &marker)
 
     def end(self, producer_id, epoch, coordinator_epoch, offset, timestamp, *, commit):
         """Remember an appended marker.

@@ -13,8 +13,8 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
-    fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, move_high_watermark,
-    replica_clock, replicas_advance, replicas_know_no_more, replicas_serve,
+    fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, replica_clock,
+    replicas_advance, replicas_know_no_more, replicas_serve,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 
@@ -310,17 +310,6 @@ cdef class ReplicaRoles(SegmentIndexes):
         with nogil:
             code = replicas_serve(p, node_id, broker_epoch, &at, log_start_offset, now_ms, True)
         return code, (at.diverging_epoch, at.diverging_end)
-
-    def set_high_watermark(self, int64_t offset):
-        """Raise a follower's high watermark to what its leader has answered, but not beyond its own log end."""
-        cdef partition_t *p = self.p
-        with nogil:
-            mutex_lock(&p.lock)
-            if p.role == ROLE_FOLLOWER:
-                offset = min(offset, p.log_end_offset)
-                if offset > p.high_watermark:
-                    move_high_watermark(p, offset)
-            mutex_unlock(&p.lock)
 
     @property
     def low_watermark(self):

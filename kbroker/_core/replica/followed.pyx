@@ -200,18 +200,6 @@ cdef class FollowedPartitions(Engine):
         free(copies)
         return found
 
-    @property
-    def partition_total(self):
-        """The number of partitions that are followed."""
-        cdef int32_t i
-        cdef int32_t count = 0
-        with nogil:
-            mutex_lock(&self.lock)
-            for i in range(self.partition_count):
-                count += self.partitions[i].wanted
-            mutex_unlock(&self.lock)
-        return count
-
     def awaken(self):
         """Have the engine look again at what is to be fetched."""
         if self.pump is not None:

@@ -16,6 +16,7 @@ from kbroker.transactions.markers import Marker
 from kbroker.transactions.options import TransactionOptions
 from tests.kit.logs.home import ManualClock
 from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.shards import await_loaded
 
 
 class MemoryMarkers:
@@ -82,7 +83,7 @@ class TransactionHome:
 
     def settle(self) -> None:
         """Wait until the partitions that it leads are loaded and the markers that were left are written."""
-        assert self.coordinator.shards.await_loaded(10)
+        await_loaded(self.coordinator.shards)
         loader = self.coordinator.shards._loader._thread
         if loader is not None:
             loader.join()

@@ -22,6 +22,7 @@ from kbroker.state_log.replica import Replica
 from tests.kit.logs.home import LogHome, ManualClock
 from tests.kit.parts.consumer_members import Topics
 from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.shards import await_loaded
 
 
 class Home:
@@ -43,7 +44,7 @@ class Home:
             are_consumer_groups_served=lambda: self.only_kbrokers,
         )  # fmt: skip
         self.coordinator.start()
-        assert self.coordinator.shards.await_loaded(10)
+        await_loaded(self.coordinator.shards)
 
     def restart(self) -> None:
         self.coordinator.stop()

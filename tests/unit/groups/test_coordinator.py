@@ -19,6 +19,7 @@ from kbroker.state_log.deadlines import MOST_CANCELLED
 from kbroker.state_log.shards import Refusal
 from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.replica import MemoryOffsetsTopic
+from tests.kit.parts.shards import await_loaded
 
 from .conftest import Home, subscription
 
@@ -124,7 +125,7 @@ def test_a_new_leader_epoch_loads_the_partition_anew(home: Home) -> None:
     replica.lead_again(1)
     assert home.commit({P0: 6}) == [(ErrorCode.NOT_COORDINATOR, frozenset())], "appends of the old epoch are fenced"
     home.coordinator.shards.lead(home.coordinator.shards.partition_for("g"))
-    assert home.coordinator.shards.await_loaded(10)
+    await_loaded(home.coordinator.shards)
     assert home.fetch() == {"t-0": 5}
     assert home.commit({P0: 7}) == [(ErrorCode.NONE, frozenset())]
 

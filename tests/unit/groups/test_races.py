@@ -23,6 +23,7 @@ from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.replica import Committed
 from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.shards import await_loaded
 from tests.kit.threads import run_all
 from tests.kit.wire.batches import encode_control_batch
 
@@ -126,7 +127,7 @@ def test_everybody_is_answered_once_whatever_happens_at_the_same_time(
     options = GroupOptions(min_session_timeout_ms=1, max_size=8)
     coordinator = GroupCoordinator(topic, options, SystemClock())
     coordinator.start()
-    assert coordinator.shards.await_loaded(10)
+    await_loaded(coordinator.shards)
     unguarded = watch_the_lock(monkeypatch, coordinator)
     answers = Answers()
     members: dict[str, list[tuple[str, int]]] = {group_id: [] for group_id in GROUPS}

@@ -139,13 +139,13 @@ def append(log: Log, epoch: int, count: int, what: bytes) -> None:
         log.append(batch_of([what + b"%d" % number]))
 
 
-def copy(source: Log, target: Log) -> None:
-    """Let `target` have exactly what `source` has."""
+def copy(source: Log, target: Log, high_watermark: int = 0) -> None:
+    """Let `target` have exactly what `source` has, and learn this high watermark."""
     epoch = source.leader_epoch
     target.follow(epoch)
     data = bytes_of(source)
     while target.state.size < len(data):
-        assert target.state.append_as_follower(data[target.state.size :], epoch, 0, 0) == 0
+        assert target.state.append_as_follower(data[target.state.size :], epoch, high_watermark, 0) == 0
 
 
 def test_a_log_that_went_on_by_itself_is_cut_and_goes_on_with_its_leader(
@@ -428,8 +428,7 @@ def test_one_line_says_what_many_partitions_have_met(bench: Bench, caplog: pytes
 def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_the_first_fetch(bench: Bench) -> None:
     leader, follower = bench.log("leader"), bench.log("follower")
     append(leader, 1, 5, b"shared")
-    copy(leader, follower)
-    follower.state.set_high_watermark(3)
+    copy(leader, follower, high_watermark=3)
     follower._epochs.clear()
     bench.leader.lead("orders", 0, leader, 2)
     bench.follow(follower, 2)

@@ -20,6 +20,7 @@ from tests.kit.clients.group_load import await_coordinator
 from tests.kit.clients.wire import WireClient
 from tests.kit.logs.directory import NOW, message, write_partition
 from tests.kit.logs.home import LogHome, batch_of
+from tests.kit.parts.shards import await_loaded
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def lags(broker: Broker, most: int = 100, now_ms: int = 10_000) -> dict[tuple[st
             return now_ms
 
     groups = broker._coordinators.groups.get()
-    assert groups.shards.await_loaded(30)
+    await_loaded(groups.shards)
     samples = measure_lag(groups, broker._logs, Clock, most)  # type: ignore[arg-type]
     return {(sample.name.removeprefix("kbroker_group_lag_"), *sample.labels): sample.value for sample in samples}
 

@@ -11,6 +11,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.transaction import FIRST_VERSION
 from kbroker.transactions.records import decode_value
+from tests.kit.parts.shards import await_loaded
 from tests.kit.parts.transactions import TransactionHome as Home
 from tests.kit.threads import run_all
 
@@ -482,7 +483,8 @@ def test_a_partition_that_cannot_be_read_is_tried_again_when_it_is_asked_for(hom
     home.restart()
     home.replica.fail_reads = False
     assert home.coordinator.shards.open_for("id") is ErrorCode.NONE
-    assert home.coordinator.shards.await_loaded(10) and home.state() == "Empty"
+    await_loaded(home.coordinator.shards)
+    assert home.state() == "Empty"
 
 
 def test_ids_are_in_the_partition_that_kafka_puts_them_in(make_home: MakeHome) -> None:

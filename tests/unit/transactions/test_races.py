@@ -21,6 +21,7 @@ from kbroker.transactions.markers import Marker
 from kbroker.transactions.options import TransactionOptions
 from kbroker.transactions.records import decode_value
 from tests.kit.parts.replica import MemoryOffsetsTopic, MemoryReplica
+from tests.kit.parts.shards import await_loaded
 from tests.kit.threads import run_all
 
 THREADS, STEPS, NAMES = 6, 300, ["a", "b", "c"]
@@ -105,7 +106,7 @@ def test_everybody_is_answered_once_and_the_log_knows_what_was_answered(
     options = TransactionOptions(abort_interval_ms=5, marker_retry_ms=1)
     coordinator = TransactionCoordinator(topic, options, SystemClock(), markers, next_id)
     coordinator.start()
-    assert coordinator.shards.await_loaded(10)
+    await_loaded(coordinator.shards)
     unguarded: list[str] = []
     shard_lock = coordinator.shards._shards[0].lock
     for name in ("init_producer_id", "add_partitions", "end", "verify", "fence", "complete", "stored", "not_stored"):
@@ -195,6 +196,6 @@ def test_everybody_is_answered_once_and_the_log_knows_what_was_answered(
     again = TransactionCoordinator(topic, options, SystemClock(), LateMarkers(later), next_id)
     monkeypatch.setattr(again, "_abort_timed_out", lambda: None)
     again.start()
-    assert again.shards.await_loaded(10)
+    await_loaded(again.shards)
     assert {name: again.describe(name) for name in NAMES} == described, "what was answered is in the log"
     again.stop()

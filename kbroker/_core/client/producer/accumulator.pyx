@@ -380,10 +380,6 @@ cdef class Accumulator:
         self.topics[name] = topic
         self.wake()
 
-    def forget_topic(self, str name not None) -> None:
-        """Accept no records for the topic until `set_topic` is called; records in its queues stay there."""
-        self.topics.pop(name, None)
-
     cdef int wake(self) except -1:
         if self.a.wake != NULL:
             self.a.wake(self.a.waker)
@@ -531,11 +527,6 @@ cdef class Accumulator:
     def record_count(self) -> int:
         """The number of records that are neither delivered nor failed."""
         return self.a.records
-
-    @property
-    def bytes_kept(self) -> int:
-        """Bytes of free buffers that are kept to be used again."""
-        return self.a.pool.kept_bytes
 
 
 cdef int sleep_on(int32_t *word, int32_t seen, int32_t *sleepers, int64_t deadline_ms) except -1:
