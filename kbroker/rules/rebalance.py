@@ -8,8 +8,10 @@ nearer to the average. Replicas of a partition are in as many racks as they can 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from kbroker.errors import KbrokerError
@@ -94,6 +96,8 @@ class _Plan:
         self._bytes: dict[int, int] = dict.fromkeys(racks, 0)
         self._counts: dict[int, int] = dict.fromkeys(racks, 0)
         self._here: dict[int, set[TopicPartition]] = {each: set() for each in racks}
+        # By giver and taker, for the pairs that were asked for: what may move, by size. `_replace` keeps it right.
+        self._movable: dict[int, dict[int, list[tuple[int, TopicPartition]]]] = {each: {} for each in racks}
 
     def take(self, placed: Placed, count: int) -> None:
         """Keep up to `count` of the partition's replicas that are on brokers of the plan; `fill` adds the others."""
@@ -133,9 +137,11 @@ class _Plan:
 
     def even_out(self) -> None:
         """Move replicas from brokers that have much to brokers that have little, while that brings both nearer."""
-        for load in (self._bytes, self._counts):
-            while self._even_out_once(load):
-                pass
+        average = sum(self._bytes.values()) // max(1, len(self._bytes))
+        while self._even_out_once(self._bytes, average // MOST_UNEVEN):
+            pass
+        while self._even_out_once(self._counts, 1):
+            pass
 
     def spread_leaders(self) -> None:
         """Make another replica the preferred leader where a broker is that of more partitions than its share."""
@@ -150,49 +156,61 @@ class _Plan:
                 led[leader] += 1
                 self.replicas[partition] = (leader, *(each for each in replicas if each != leader))
 
-    def _even_out_once(self, load: Mapping[int, int]) -> bool:
-        """Make the one move that helps most between the broker with the most and one with less; False: none helps."""
+    def _even_out_once(self, load: Mapping[int, int], enough: int) -> bool:
+        """Make the one move that helps most between the broker with the most and one with less; False: none helps.
+
+        A difference of at most `enough` stays.
+        """
         by_load = sorted(self._racks, key=lambda each: (load[each], each))
         for giver in reversed(by_load):
             for taker in by_load:
                 gap = load[giver] - load[taker]
-                if gap <= (1 if load is self._counts else sum(load.values()) // len(load) // MOST_UNEVEN):
+                if gap <= enough:
                     break
-                partition = self._best_to_move(giver, taker, gap, load)
+                movable = self._movable_to(giver, taker)
+                partition = _without_bytes(movable) if load is self._counts else _nearest_to_half(movable, gap)
                 if partition is not None:
                     self._replace(partition, giver, taker)
                     return True
         return False
 
-    def _best_to_move(self, giver: int, taker: int, gap: int, load: Mapping[int, int]) -> TopicPartition | None:
-        """The partition whose replica brings both brokers nearest to each other, if one does.
+    def _movable_to(self, giver: int, taker: int) -> list[tuple[int, TopicPartition]]:
+        """Return the sizes and partitions, in their order, whose replicas on `giver` may move to `taker`."""
+        if taker not in self._movable[giver]:
+            self._movable[giver][taker] = sorted(
+                (self._sizes[each], each)
+                for each in self._here[giver] - self._here[taker]
+                if self._keeps_racks(each, giver, taker)
+            )
+        return self._movable[giver][taker]
 
-        By count only replicas without bytes are moved: bytes are even by then.
-        """
-        by_count = load is self._counts
-        best: TopicPartition | None = None
-        best_left = gap
-        for partition in sorted(self._here[giver] - self._here[taker]):
-            size = self._sizes[partition]
-            if by_count != (size == 0) or not self._keeps_racks(partition, giver, taker):
-                continue
-            weight = 1 if by_count else size
-            left = abs(gap - 2 * weight)
-            if left < best_left:
-                best, best_left = partition, left
-        return best
+    def _lists_with(self, partition: TopicPartition) -> Iterator[list[tuple[int, TopicPartition]]]:
+        """The lists of `_movable` in which the partition belongs, by the replicas that it has now."""
+        replicas = self.replicas[partition]
+        for giver in replicas:
+            for taker, movable in self._movable[giver].items():
+                if taker not in replicas and self._keeps_racks(partition, giver, taker):
+                    yield movable
 
     def _keeps_racks(self, partition: TopicPartition, giver: int, taker: int) -> bool:
         """Whether the partition is in no fewer racks with its replica on `taker` in place of `giver`."""
-        others = {self._racks[each] for each in self.replicas[partition] if each != giver}
-        return self._racks[taker] not in others or self._racks[giver] in others
+        old, new = self._racks[giver], self._racks[taker]
+        if old == new:
+            return True
+        others = [self._racks[each] for each in self.replicas[partition] if each != giver]
+        return new not in others or old in others
 
     def _add(self, partition: TopicPartition, broker: int) -> None:
         self.replicas[partition] = (*self.replicas[partition], broker)
         self._count(partition, broker, 1)
 
     def _replace(self, partition: TopicPartition, giver: int, taker: int) -> None:
+        entry = self._sizes[partition], partition
+        for movable in self._lists_with(partition):
+            del movable[bisect_left(movable, entry)]
         self.replicas[partition] = tuple(taker if each == giver else each for each in self.replicas[partition])
+        for movable in self._lists_with(partition):
+            insort(movable, entry)
         self._count(partition, giver, -1)
         self._count(partition, taker, 1)
 
@@ -203,3 +221,19 @@ class _Plan:
 
     def _load(self, broker: int) -> tuple[int, int, int]:
         return self._bytes[broker], self._counts[broker], broker
+
+
+def _nearest_to_half(movable: Sequence[tuple[int, TopicPartition]], gap: int) -> TopicPartition | None:
+    """The partition whose replica brings two brokers nearest to each other, which differ by `gap`, if one does."""
+    by_size = itemgetter(0)
+    middle = bisect_left(movable, (gap + 1) // 2, key=by_size)
+    around = list(movable[middle : middle + 1])
+    if middle:
+        around.append(movable[bisect_left(movable, movable[middle - 1][0], key=by_size)])
+    nearest = min(around, key=lambda each: (abs(gap - 2 * each[0]), each[1]), default=None)
+    return nearest[1] if nearest is not None and 0 < nearest[0] < gap else None
+
+
+def _without_bytes(movable: Sequence[tuple[int, TopicPartition]]) -> TopicPartition | None:
+    """The first partition without bytes, if there is one. By count only these are moved: bytes are even by then."""
+    return movable[0][1] if movable and movable[0][0] == 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -147,3 +148,42 @@ def test_a_new_broker_gets_its_share_of_many_partitions_of_one_size() -> None:
     there = [one for replicas in after(partitions, moves).values() for one in replicas]
     assert all(41 <= there.count(broker) <= 49 for broker in (1, 2, 3, 4)), there
     assert sum(len(move.added) for move in moves) <= 46
+
+
+class CountedPartition(TopicPartition):
+    """A partition that counts how often partitions are looked up or compared."""
+
+    steps = 0
+
+    def __hash__(self) -> int:
+        CountedPartition.steps += 1
+        return super().__hash__()
+
+    def __lt__(self, other: tuple[object, ...]) -> bool:
+        CountedPartition.steps += 1
+        return super().__lt__(other)  # type: ignore[operator]
+
+
+def steps_of_a_plan(count: int, racks: Mapping[int, str | None], sizes: Callable[[int], int]) -> int:
+    """Return the steps of planning three replicas of each partition, from brokers 1 to 3 to those of `racks`."""
+    partitions = [
+        Placed(CountedPartition("t", at), (1 + at % 3, 1 + (at + 1) % 3, 1 + (at + 2) % 3), sizes(at))
+        for at in range(count)
+    ]
+    CountedPartition.steps = 0
+    moves = plan_moves(partitions, racks)
+    assert sum(len(move.added) for move in moves) > count // 3
+    return CountedPartition.steps
+
+
+@pytest.mark.parametrize("racks", [dict.fromkeys(range(1, 5)), {1: "a", 2: "b", 3: "c", 4: "a", 5: "b"}])
+@pytest.mark.parametrize(
+    "sizes",
+    [lambda at: 1000, lambda at: 0, lambda at: at * 7919 % 1009],
+    ids=["of one size", "empty", "of all sizes"],
+)
+def test_four_times_the_partitions_take_little_more_than_four_times_the_steps(
+    racks: Mapping[int, str | None], sizes: Callable[[int], int]
+) -> None:
+    few, many = (steps_of_a_plan(count, racks, sizes) for count in (200, 800))
+    assert many < 6 * few
