@@ -20,7 +20,8 @@ from kbroker.cli.full_disks import full_directories
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted, print_json, print_table
 from kbroker.cli.progress import in_units
-from kbroker.cli.topic_facts import log_dirs, without_missing
+from kbroker.cli.replication_warnings import min_in_sync_of, print_warnings, replication_warnings
+from kbroker.cli.topic_facts import log_dirs, replicas_at_the_end, without_missing
 from kbroker.cli.watch import looks
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.results import (
@@ -37,6 +38,7 @@ from kbroker.client.errors import ClientError, ConnectionFailed, PartialFailure,
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.net.addresses import parse_bootstrap
+from kbroker.rules.min_in_sync import needed_in_sync
 
 HTTP_ADDRESS = "kbroker.http.address"
 HTTP_TIMEOUT_S = 2.0
@@ -49,9 +51,13 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 def run(arguments: argparse.Namespace) -> int:
     is_ready = False
+    warned: list[str] = []
     with connect(arguments) as admin:
         for status in looks(lambda: _status(admin), again=arguments.watch):
             is_ready = status["ready"]
+            if warned != status["warnings"]:  # a watch repeats none
+                warned = status["warnings"]
+                print_warnings(warned)
             if not arguments.watch:
                 print_json(status) if arguments.json else _print_status(status)
             elif arguments.json:
@@ -90,8 +96,22 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     under_replicated = sum(
         _is_under_replicated(topic.name, each, moving) for topic in topics for each in topic.partitions
     )
+    min_in_sync = min_in_sync_of(admin, [topic.name for topic in topics])
+    under_min_isr = sum(
+        _is_under_min_isr(each, min_in_sync[topic.name])
+        for topic in topics
+        if topic.name in min_in_sync
+        for each in topic.partitions
+    )
+    replicas = [
+        (topic.name, len(replicas_at_the_end(each.replicas, moving.get(TopicPartition(topic.name, each.partition)))))
+        for topic in topics
+        for each in topic.partitions
+    ]
     return {
-        "ready": bool(brokers) and not offline and not under_replicated and all(each["ready"] for each in brokers),
+        "ready": bool(brokers)
+        and not (offline or under_replicated or under_min_isr)
+        and all(each["ready"] for each in brokers),
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
         "brokers": brokers,
@@ -99,10 +119,12 @@ def _status(admin: AdminClient) -> dict[str, Any]:
         "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": len(partitions),
         "under_replicated_partitions": under_replicated,
+        "under_min_isr_partitions": under_min_isr,
         "offline_partitions": offline,
         "moving_partitions": len(moving),
         "lagging": _lagging(admin, topics, {broker.node_id for broker in cluster.brokers}, silent),
         "groups": dict(sorted(groups.items())),
+        "warnings": replication_warnings(replicas, min_in_sync, len(brokers)),
     }
 
 
@@ -121,6 +143,11 @@ def _is_under_replicated(
     move = moving.get(TopicPartition(topic, partition.partition))
     adding = set(move.adding) if move is not None else set()
     return bool(set(partition.replicas) - set(partition.in_sync) - adding)
+
+
+def _is_under_min_isr(partition: PartitionDescription, min_in_sync: int) -> bool:
+    """Whether acks=all is refused by the partition's leader. Replicas that a move adds count, as they do there."""
+    return partition.leader >= 0 and len(partition.in_sync) < needed_in_sync(len(partition.replicas), min_in_sync)
 
 
 def _lagging(
@@ -260,7 +287,7 @@ def _print_status(status: dict[str, Any]) -> None:
     print(
         f"{counted(status['topics'], 'topic')} and {status['internal_topics']} internal, "
         f"{counted(status['partitions'], 'partition')}, {status['under_replicated_partitions']} under-replicated, "
-        f"{status['offline_partitions']} without a leader"
+        f"{status['under_min_isr_partitions']} under min ISR, {status['offline_partitions']} without a leader"
         + (f", {status['moving_partitions']} moving" if status["moving_partitions"] else "")
     )
     for each in status["lagging"][:MOST_LAGGING]:

@@ -17,12 +17,14 @@ from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.progress import in_units
 from kbroker.cli.replication_throttle import lift_throttle, set_throttle
+from kbroker.cli.replication_warnings import min_in_sync_of, print_warnings, replication_warnings
 from kbroker.cli.topic_facts import (
     Chosen,
     ReplicaSizes,
     chosen_partitions,
     described,
     replica_sizes,
+    replicas_at_the_end,
     topic_partitions,
     without_missing,
 )
@@ -105,11 +107,24 @@ def _plan(admin: AdminClient, arguments: argparse.Namespace) -> int:
         print_json([_as_dict(move) for move in moves])
     else:
         _print_plan(moves)
+    _warn_of_few_replicas(admin, moves, len(registered))
     if arguments.execute:
         _begin(admin, plan, arguments.throttle)
     elif moves and not arguments.dry_run and arguments.output is None:
         remind_of_execute()
     return 0
+
+
+def _warn_of_few_replicas(admin: AdminClient, moves: Iterable[Move], brokers: int) -> None:
+    """Print warnings about topics that get another number of replicas."""
+    replicas = {
+        (move.placed.partition.topic, len(move.replicas))
+        for move in moves
+        if len(move.replicas) != len(move.placed.replicas)
+    }
+    if replicas:
+        min_in_sync = min_in_sync_of(admin, {topic for topic, _ in replicas})
+        print_warnings(replication_warnings(replicas, min_in_sync, brokers))
 
 
 def _allowed_racks(
@@ -155,7 +170,7 @@ def _placed(admin: AdminClient, chosen: Sequence[Chosen]) -> list[Placed]:
     for (_, at), size in told.sizes.items():
         sizes[at] = max(size, sizes.get(at, 0))
     return [
-        Placed(at, _at_the_end(each.replicas, moving.get(at)), sizes.get(at, 0))
+        Placed(at, replicas_at_the_end(each.replicas, moving.get(at)), sizes.get(at, 0))
         for topic in topics.values()
         for each in topic.partitions
         for at in [TopicPartition(topic.name, each.partition)]
@@ -171,11 +186,6 @@ def _moves_under_way(admin: AdminClient) -> Mapping[TopicPartition, Reassignment
         if error.code != ErrorCode.UNSUPPORTED_VERSION:
             raise
         return {}
-
-
-def _at_the_end(replicas: tuple[int, ...], move: Reassignment | None) -> tuple[int, ...]:
-    """Return the replicas of a partition when its move is done."""
-    return replicas if move is None else tuple(each for each in move.replicas if each not in move.removing)
 
 
 def _note_untold(told: ReplicaSizes) -> None:

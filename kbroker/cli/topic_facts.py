@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from kbroker.cli import arguments as args
 from kbroker.client.admin.admin_client import EARLIEST, LATEST, AdminClient
-from kbroker.client.admin.results import LogDirDescription, TopicDescription
+from kbroker.client.admin.results import LogDirDescription, Reassignment, TopicDescription
 from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
@@ -140,6 +140,11 @@ def log_dirs(
         return failure.results, failure.errors
     except ClientError as error:
         return {}, {broker.node_id: error for broker in admin.describe_cluster().brokers}
+
+
+def replicas_at_the_end(replicas: tuple[int, ...], move: Reassignment | None) -> tuple[int, ...]:
+    """Return the replicas of a partition when its move is done."""
+    return replicas if move is None else tuple(each for each in move.replicas if each not in move.removing)
 
 
 class ReplicaSizes(NamedTuple):

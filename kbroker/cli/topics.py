@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kbroker.cli import arguments as args
@@ -12,6 +12,7 @@ from kbroker.cli.known_settings import TOPIC, unknown_settings_named
 from kbroker.cli.offset_plan import Bounds, Target
 from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.progress import in_units
+from kbroker.cli.replication_warnings import min_in_sync_of, print_warnings, replication_warnings
 from kbroker.cli.topic_facts import (
     chosen_partitions,
     described_and_error,
@@ -21,10 +22,11 @@ from kbroker.cli.topic_facts import (
     missing_topics_named,
     replica_sizes,
     topic_partitions,
+    without_missing,
 )
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.results import ConfigEntry, TopicDescription
-from kbroker.client.errors import BrokerError, PartialFailure
+from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 
@@ -122,12 +124,31 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _create(admin: AdminClient, arguments: argparse.Namespace) -> None:
+    created: list[str] = []
+
     def create(name: str) -> None:
         with unknown_settings_named(TOPIC, dict(arguments.config)):
             admin.create_topic(name, arguments.partitions, arguments.replication_factor, dict(arguments.config))
         print_note(f"created topic {name!r}")
+        created.append(name)
 
-    _each(arguments.topic, create, ErrorCode.TOPIC_ALREADY_EXISTS if arguments.if_not_exists else None)
+    try:
+        _each(arguments.topic, create, ErrorCode.TOPIC_ALREADY_EXISTS if arguments.if_not_exists else None)
+    finally:
+        _warn_of_few_replicas(admin, created)
+
+
+def _warn_of_few_replicas(admin: AdminClient, created: Collection[str]) -> None:
+    """Print warnings about topics, as far as the cluster tells what they have."""
+    if not created:
+        return
+    try:
+        topics = without_missing(lambda: admin.describe_topics(created)).values()
+        brokers = len(admin.describe_cluster().brokers)
+    except ClientError:
+        return  # they are created, whatever happens now
+    replicas = [(topic.name, len(each.replicas)) for topic in topics for each in topic.partitions]
+    print_warnings(replication_warnings(replicas, min_in_sync_of(admin, created), brokers))
 
 
 def _delete(admin: AdminClient, arguments: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.metrics.registry import Sample
+from kbroker.rules.min_in_sync import needed_in_sync
 
 if TYPE_CHECKING:
     from kbroker._core.replica.followed import FollowedLag
@@ -32,7 +33,7 @@ def measure_member(
     for at, hosted in led.items():
         log = logs.get(at)
         if log is not None:
-            needed = min(log.options.min_in_sync, len(hosted.replicas))
+            needed = needed_in_sync(len(hosted.replicas), log.options.min_in_sync)
             under_min += len(hosted.isr) < needed
             at_min += len(hosted.isr) == needed
     image = cluster.image

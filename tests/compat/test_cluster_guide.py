@@ -176,7 +176,7 @@ def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_pat
         shell.environment[name] = value
         said = [shell.run(line) for line in commands]
         assert "nothing is moving" in said[1]
-        assert "3 partitions, 0 under-replicated, 0 without a leader" in said[3]
+        assert "3 partitions, 0 under-replicated, 0 under min ISR, 0 without a leader" in said[3]
         described = shell.run("kbroker topics describe views")
         assert "3 partitions  3 messages" in described and "retention.ms=99000000" in described
         rows = [line.split() for line in described.splitlines()[2:]]

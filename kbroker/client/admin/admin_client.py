@@ -186,9 +186,11 @@ class AdminOperations:
         return (await configs.describe(self._cluster, configs.TOPIC, [topic]))[topic]
 
     @operation
-    async def describe_topic_configs(self, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Return all settings of several topics, by the topics' names."""
-        return await configs.describe(self._cluster, configs.TOPIC, names_of(names, "topics"))
+    async def describe_topic_configs(
+        self, names: Collection[str], *, only: Collection[str] = ()
+    ) -> dict[str, dict[str, ConfigEntry]]:
+        """Return all settings of several topics, by the topics' names. `only`: those with these names, unless empty."""
+        return await configs.describe(self._cluster, configs.TOPIC, names_of(names, "topics"), only)
 
     @operation
     async def describe_broker_config(self, node_id: int | None) -> dict[str, ConfigEntry]:

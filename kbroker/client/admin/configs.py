@@ -48,11 +48,16 @@ def operations(
     ]
 
 
-async def describe(cluster: Cluster, kind: int, names: Collection[str]) -> dict[str, dict[str, ConfigEntry]]:
-    """Return the settings of resources, by the resources' names. `names` must be a single one when `kind` is BROKER."""
+async def describe(
+    cluster: Cluster, kind: int, names: Collection[str], only: Collection[str] = ()
+) -> dict[str, dict[str, ConfigEntry]]:
+    """Return the settings of resources, by the resources' names. `names` must be a single one when `kind` is BROKER.
+
+    `only`: the names of settings; all if there are none.
+    """
 
     async def attempt(left: list[str]) -> dict[str, dict[str, ConfigEntry] | ClientError]:
-        return await _described(await _connection(cluster, kind, left[0]), kind, left)
+        return await _described(await _connection(cluster, kind, left[0]), kind, left, only)
 
     return await call_for_each(cluster, names, attempt)
 
@@ -91,11 +96,11 @@ async def _connection(cluster: Cluster, kind: int, name: str) -> Connection:
 
 
 async def _described(
-    connection: Connection, kind: int, names: list[str]
+    connection: Connection, kind: int, names: list[str], only: Collection[str] = ()
 ) -> dict[str, dict[str, ConfigEntry] | ClientError]:
     request = M.DescribeConfigsRequest
     resources = [
-        request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(only) or None)
         for name in names
     ]
     answer = await connection.call(request(resources=resources))

@@ -359,6 +359,7 @@ def administer_more(admin: AdminClient) -> None:
     admin.alter_group_config("g", {"consumer.session.timeout.ms": None})
     print(admin.describe_broker_config(1)["log.dirs"].is_sensitive, admin.describe_group_config("g").keys())
     print(admin.describe_topic_configs(["a"])["a"]["retention.ms"].value)
+    print(admin.describe_topic_configs(["a"], only=["retention.ms"])["a"]["retention.ms"].value)
     for node_id, directories in admin.describe_log_dirs([1]).items():
         print(node_id, [(each.path, each.replicas[A0].size) for each in directories if each.error is None])
     print({group_id: group.state for group_id, group in admin.describe_groups(["g"]).items()})

@@ -38,13 +38,16 @@ def test_the_broker_its_topics_and_its_groups_are_shown(broker: BrokerProcess, h
     assert (status["cluster_id"], status["controller"]) == (cluster.cluster_id, cluster.controller_id)
     assert (status["topics"], status["internal_topics"], status["groups"]) == (1, 1, {"Empty": 1})
     assert status["partitions"] == 53
-    assert (status["under_replicated_partitions"], status["offline_partitions"]) == (0, 0)
+    assert [status[f"{each}_partitions"] for each in ("under_replicated", "under_min_isr", "offline")] == [0, 0, 0]
     (found,) = status["brokers"]
     assert (found["id"], found["address"], found["version"]) == (cluster.controller_id, broker.address, __version__)
     assert (found["listeners"], found["ready"], found["problems"]) == ([f"PLAINTEXT://{broker.address}"], True, [])
-    text = here("cluster", "status").stdout.decode()
+    done = here("cluster", "status")
+    text = done.stdout.decode()
+    assert status["warnings"] == [] and done.stderr == b"", "one replica is enough for one broker"
     assert f"broker {found['id']} at {broker.address}, kbroker {__version__}: ready\n" in text
-    assert "1 topic and 1 internal, 53 partitions, 0 under-replicated, 0 without a leader\n1 group: 1 Empty\n" in text
+    assert "1 topic and 1 internal, 53 partitions, 0 under-replicated, 0 under min ISR, 0 without a leader\n" in text
+    assert "\n1 group: 1 Empty\n" in text
 
 
 def test_what_a_broker_says_to_be_wrong_is_told_and_ends_with_1(

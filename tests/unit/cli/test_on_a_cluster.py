@@ -139,6 +139,40 @@ def test_more_replicas_than_brokers_are_refused_in_one_line(here: Run, name: str
     assert "4 replicas need as many brokers, and there are 3" in error
 
 
+def test_too_few_replicas_for_what_acks_promise_are_one_line_each(here: Run, name: str, cluster: Cluster) -> None:
+    """When they are created, planned, and looked at; nothing ends with another code."""
+    one, two = f"one-{name}", f"two-{name}"
+
+    def created(*words: str) -> str:
+        return here("topics", "create", *words).stderr.decode()
+
+    assert created(name) == "", "three replicas, two in sync: as the brokers of this cluster are set"
+    lost = "with 1 replica: records are lost with its broker\n"
+    assert created(one, "--replication-factor", "1") == f"kbroker: topic {one} {lost}"
+    risk = (
+        "with 2 replicas and min.insync.replicas=1: a record that acks=all has acknowledged may be on one broker only"
+    )
+    pair = [f"{each}-{two}" for each in "ab"]
+    min_in_sync = ["-c", "min.insync.replicas=1"]
+    assert (
+        created(*pair, "--replication-factor", "2", *min_in_sync) == f"kbroker: 2 topics ({', '.join(pair)}) {risk}\n"
+    )
+    stops = "with 2 replicas and min.insync.replicas=2: acks=all is refused while one of them is not in sync"
+    assert created(two, "--replication-factor", "2") == f"kbroker: topic {two} {stops}\n"
+
+    words = ["reassign", "plan", name, "--replication-factor"]
+    assert here(*words, "2", "--dry-run").stderr.decode() == f"kbroker: topic {name} {stops}\n"
+    assert here(*words, "3", "--dry-run").stderr == here("reassign", "plan", two, "--dry-run").stderr == b""
+    cluster.await_in_sync(name, one, two, *pair)
+    done = here("cluster", "status", "--json")
+    told = from_json(done)["warnings"]
+    assert done.stderr.decode().splitlines() == [f"kbroker: {each}" for each in told]
+    for topic, what in ((one, lost.strip()), (pair[1], risk), (two, stops)):
+        assert sum(topic in each and each.endswith(what) for each in told) == 1, told
+    assert not any(f" {name} " in each for each in told)
+    here("topics", "delete", name, one, two, *pair)
+
+
 def settings_of(here: Run, kind: str, of: str) -> dict[str, tuple[str, str]]:
     """Return what is set, by name: the value, and who has set it."""
     rows = from_json(here("configs", "describe", kind, of, "--json"))
@@ -216,8 +250,13 @@ def test_a_throttled_move_is_watched_and_cancelled(cluster: Cluster, here: Run, 
     assert 1 < lagging["lag"] <= 60
     assert (status["under_replicated_partitions"], status["moving_partitions"], status["ready"]) == (0, 1, True)
     text = here("cluster", "status").stdout.decode()
-    assert "0 under-replicated, 0 without a leader, 1 moving\n" in text
+    assert "0 under-replicated, 0 under min ISR, 0 without a leader, 1 moving\n" in text
     assert f"  {name}-0 on broker {new} is " in text and " offsets behind\n" in text
+
+    here("configs", "alter", "topic", name, "--set", "min.insync.replicas=3")
+    await_that(lambda: status_of(here)["under_min_isr_partitions"] == 1, "that the replica which copies is needed")
+    assert "0 under-replicated, 1 under min ISR, " in here("cluster", "status", code=1).stdout.decode()
+    here("configs", "alter", "topic", name, "--unset", "min.insync.replicas")
 
     assert here("reassign", "plan", name, "--without", str(old[1])).stdout == b"nothing has to move\n", "it moves"
     (planned,) = from_json(here("reassign", "plan", name, "--without", str(new), "--json"))
@@ -400,6 +439,10 @@ def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
         await_that(lambda: dead not in {each["id"] for each in status_of(here)["brokers"]}, "the loss of the broker")
         status = status_of(here)
         assert status["under_replicated_partitions"] > 0
+        before = status["under_min_isr_partitions"]
+        here("configs", "alter", "topic", name, "--set", "min.insync.replicas=3")
+        await_that(lambda: status_of(here)["under_min_isr_partitions"] == before + 1, "the refusal of acks=all")
+        assert f" under-replicated, {before + 1} under min ISR, " in here("cluster", "status", code=1).stdout.decode()
         assert not status["ready"] and status["offline_partitions"] == 0
         (found,) = [each for each in status["lagging"] if each["topic"] == name]
         assert found == {"topic": name, "partition": 0, "broker": dead, "alive": False, "lag": None}

@@ -103,6 +103,8 @@ def test_settings_are_altered_and_taken_back(admin: AdminClient) -> None:
     found = admin.describe_topic_configs(["settings"])["settings"]
     assert (found["cleanup.policy"].value, found["retention.ms"].value) == ("compact", "9")
     assert admin.describe_topic_configs([]) == {}
+    only = admin.describe_topic_configs(["settings"], only=["retention.ms"])
+    assert only == {"settings": {"retention.ms": found["retention.ms"]}}
 
 
 def test_of_several_topics_each_has_its_own_answer(admin: AdminClient) -> None:
