@@ -232,11 +232,18 @@ def _as_dict(move: Move) -> dict[str, Any]:
 def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
     name = str(arguments.plan)
     plan = _decoded(name, sys.stdin.read() if name == "-" else arguments.plan.read_text())
-    chosen_partitions(admin, [(at.topic, [at.partition_id]) for at in plan])
+    chosen_partitions(admin, [*_by_topic(plan).items()])
     _begin(admin, plan, arguments.throttle)
     if arguments.json:
         print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in plan.items()])
     return 0
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at in partitions:
+        found.setdefault(at.topic, []).append(at.partition_id)
+    return found
 
 
 def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], megabytes: float | None) -> None:

@@ -38,10 +38,15 @@ def throttled_replicas(
     A topic's setting names all of its replicas that are limited, so what moves in the plan's topics already is named
     too. Where they are too many to be named, all replicas of the topic are limited: those that are in sync never wait.
     """
+    there = {
+        TopicPartition(topic.name, each.partition): each.replicas
+        for topic in topics.values()
+        for each in topic.partitions
+    }
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     for at in sorted({*plan, *(each for each in moving if each.topic in topics)}):
-        now = next(each.replicas for each in topics[at.topic].partitions if each.partition == at.partition_id)
+        now = there[at]
         replicas: Sequence[int] = plan.get(at, now)
         if at in moving:
             now = tuple(each for each in now if each not in moving[at].adding)

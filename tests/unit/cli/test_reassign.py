@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kbroker.cli.reassign import _check_all_there, _decoded, _encoded
+from kbroker.cli.reassign import _by_topic, _check_all_there, _decoded, _encoded
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.rules.rebalance import Placed
@@ -37,6 +37,11 @@ def test_what_kafka_s_tool_writes_is_read() -> None:
 def test_what_is_no_plan_is_refused(text: str, problem: str) -> None:
     with pytest.raises(KbrokerError, match=problem):
         _decoded("p", text)
+
+
+def test_each_topic_of_a_plan_is_asked_for_once() -> None:
+    plan = [TopicPartition("views", 1), TopicPartition("clicks", 0), TopicPartition("views", 0)]
+    assert _by_topic(plan) == {"views": [1, 0], "clicks": [0]}
 
 
 def test_a_broker_that_is_only_away_keeps_its_replicas() -> None:
