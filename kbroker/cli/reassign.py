@@ -17,7 +17,7 @@ from kbroker.cli.client_options import add_cluster, connect
 from kbroker.cli.output import counted, print_json, print_note, print_table, remind_of_execute
 from kbroker.cli.progress import in_units
 from kbroker.cli.replication_throttle import lift_throttle, set_throttle
-from kbroker.cli.replication_warnings import min_in_sync_of, print_warnings, replication_warnings
+from kbroker.cli.replication_warnings import lines_of, min_in_sync_of, print_warnings, replication_warnings
 from kbroker.cli.topic_facts import (
     Chosen,
     ReplicaSizes,
@@ -34,6 +34,7 @@ from kbroker.client.admin.results import Reassignment, TopicDescription
 from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
+from kbroker.rules.min_in_sync import move_warning
 from kbroker.rules.rebalance import Move, Placed, plan_moves
 
 EXAMPLES = """examples:
@@ -115,16 +116,23 @@ def _plan(admin: AdminClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_few_replicas(admin: AdminClient, moves: Iterable[Move], brokers: int) -> None:
-    """Print warnings about topics that get another number of replicas."""
-    replicas = {
+def _warn_of_few_replicas(admin: AdminClient, moves: Sequence[Move], brokers: int) -> None:
+    """Print warnings about topics that get another number of replicas, and about moves that stop acks=all."""
+    min_in_sync = min_in_sync_of(admin, {move.placed.partition.topic for move in moves})
+    replicas = [
         (move.placed.partition.topic, len(move.replicas))
         for move in moves
         if len(move.replicas) != len(move.placed.replicas)
-    }
-    if replicas:
-        min_in_sync = min_in_sync_of(admin, {topic for topic, _ in replicas})
-        print_warnings(replication_warnings(replicas, min_in_sync, brokers))
+    ]
+    print_warnings(replication_warnings(replicas, min_in_sync, brokers))
+    print_warnings(
+        lines_of(
+            (topic, move_warning(now, now + len(move.added), min_in_sync[topic]))
+            for move in moves
+            for topic, now in [(move.placed.partition.topic, len(move.placed.replicas))]
+            if topic in min_in_sync
+        )
+    )
 
 
 def _allowed_racks(

@@ -35,17 +35,23 @@ def min_in_sync_of(admin: AdminClient, topics: Collection[str]) -> dict[str, int
 def replication_warnings(
     replicas: Iterable[tuple[str, int]], min_in_sync: Mapping[str, int], brokers: int
 ) -> list[str]:
-    """Return a line for all topics of which the same is to be said.
+    """Return the warnings about topics, each given with a number of replicas that partitions of it have.
 
-    `replicas`: topics, each with a number of replicas that partitions of it have. A topic that is not in `min_in_sync`
-    is passed over.
+    A topic that is not in `min_in_sync` is passed over.
     """
+    return lines_of(
+        (topic, replication_warning(count, min_in_sync[topic], brokers))
+        for topic, count in replicas
+        if topic in min_in_sync
+    )
+
+
+def lines_of(warnings: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return a line for all topics of which the same is to be said. None: nothing."""
     topics: dict[str, list[str]] = {}
-    for topic, count in sorted({each for each in replicas if each[0] in min_in_sync}):
-        warning = replication_warning(count, min_in_sync[topic], brokers)
-        if warning is not None:
-            topics.setdefault(warning, []).append(topic)
-    return [f"{_named(found)} with {warning}" for warning, found in topics.items()]
+    for topic, warning in sorted({(topic, warning) for topic, warning in warnings if warning is not None}):
+        topics.setdefault(warning, []).append(topic)
+    return [f"{_named(found)}: {warning}" for warning, found in topics.items()]
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
