@@ -498,10 +498,19 @@ class Controller:
             self._lose()
         if self._elected is not None and elected.broker_id in self._gone and elected != self._elected:
             del self._gone[elected.broker_id]  # it lives after all
-        self._elected = elected
+        before, self._elected = self._elected, elected
         if self._term is not None:
             return
-        if elected.epoch_version is None:
+        if elected.is_kraft:
+            if elected != before:
+                log.error(
+                    "KRaft controller %d has taken the cluster over, where a kbroker cannot go along: no controller is "
+                    "elected here before node %s is removed",
+                    elected.broker_id,
+                    paths.CONTROLLER,
+                )
+            self._watch_over(elected)
+        elif elected.epoch_version is None:
             log.info("broker %d is the controller", elected.broker_id)
             self._watch_over(elected)
         else:
@@ -548,12 +557,13 @@ class Controller:
         if broker_id == self._node_id:
             return
         if self._term is None:
-            if self._used is not None and self._elected is not None and broker_id == self._elected.broker_id:
+            elected = self._elected
+            if self._used is not None and elected is not None and elected.is_broker(broker_id):
                 log.warning("nobody listens at the address of broker %d, the controller: it is deposed", broker_id)
                 registered = self._used.store.exists(paths.broker_path(broker_id))
                 if registered is not None:
                     self._gone[broker_id] = registered.creation_id
-                self._used.candidate.depose(self._elected)
+                self._used.candidate.depose(elected)
             return
         broker = self._term.context.brokers.get(broker_id)
         if broker is not None and self._suspects.get(broker_id) != broker.epoch:

@@ -35,10 +35,16 @@ class Elected(NamedTuple):
     endpoints: tuple[Endpoint, ...] = ()
     epoch: int = -1
     epoch_version: int | None = None
+    is_kraft: bool = False
+    """Whether it is a KRaft controller, which has taken the cluster over: only an operator removes its node."""
 
     def is_of(self, epoch_version: int) -> bool:
         """Return whether this is the election of the controller that writes at `epoch_version`."""
         return self.epoch_version == epoch_version
+
+    def is_broker(self, broker_id: int) -> bool:
+        """Return whether this broker is the controller. A KRaft controller is none, whatever its id is."""
+        return self.broker_id == broker_id and not self.is_kraft
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)
@@ -61,6 +67,8 @@ class Candidate:
             found = self._read(watcher)
             if found is None:
                 self._stand(now_ms)
+            elif found[0].kraft_controller_epoch > 0:
+                return Elected(found[0].broker_id, found[1].creation_id, is_kraft=True)
             elif found[0].broker_id != self._node_id:
                 return Elected(found[0].broker_id, found[1].creation_id, self._endpoints_of(found[0].broker_id))
             elif found[1].owner == self._store.session_id:

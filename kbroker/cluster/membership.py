@@ -212,12 +212,12 @@ class Membership:
         found = session.get_many([paths.CLUSTER_ID])[0]
         return None if found is None else paths.decode_cluster_id(paths.CLUSTER_ID, found[0])
 
-    def _check_tree(self, session: Store) -> None:
+    def _check_tree(self, session: Store, *, was_member: bool = False) -> None:
         feature, controller, migration = session.get_many([paths.FEATURE, paths.CONTROLLER, paths.MIGRATION])
         check_tree(
             paths.decode_feature(paths.FEATURE, feature[0]) if feature else None,
             paths.decode_controller(paths.CONTROLLER, controller[0]) if controller else None,
-            has_migration=migration is not None,
+            has_migration=migration is not None and not was_member,
         )
 
     def _generated_id(self, session: Store) -> int:
@@ -441,9 +441,13 @@ class Membership:
             self._member.must_stop(str(error))
 
     def _check_readable_tree(self, session: Store) -> None:
-        """Do as `_check_tree`, but go on with a tree that cannot be read: that asks for nothing."""
+        """Check the tree as a member that is back: go on with one that cannot be read, which asks for nothing.
+
+        /migration is made long before KRaft takes the cluster over, which it does not while a broker is registered that
+        cannot go along. Whoever stayed away would only be missed.
+        """
         try:
-            self._check_tree(session)
+            self._check_tree(session, was_member=True)
         except paths.StoreCorrupt as error:
             log.error("passed over, for it cannot be read: %s", error)
 

@@ -10,8 +10,7 @@ from tests.oracle.deviation import OtherDeviation
 IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     OtherDeviation(
         "What only KRaft controllers send",
-        "`is_kraft_controller` and `type` of LeaderAndIsr, StopReplica and UpdateMetadata are not looked at. A kbroker "
-        "does not join a cluster on its way to KRaft.",
+        "`is_kraft_controller` and `type` of LeaderAndIsr, StopReplica and UpdateMetadata are not looked at.",
         "There is no KRaft here.",
         "tests/unit/replication/test_roles.py::test_a_full_request_of_a_zookeeper_controller_stops_nothing_that_it_does_not_name",
     ),
@@ -42,6 +41,13 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "A change that was begun late is begun all the same; a time would only hide that from the client.",
         "tests/unit/server/handlers/test_partition_administration.py::"
         "test_reassignments_begin_and_are_listed_whatever_time_they_are_given",
+    ),
+    OtherDeviation(
+        "A cluster on its way to KRaft",
+        "A kbroker does not join it while `/migration` is there. A member stays one, and registers again after a lost "
+        "session unless a KRaft controller has taken the cluster over.",
+        "A kbroker cannot go along to KRaft.",
+        "tests/unit/cluster/test_bad_nodes.py::test_a_member_comes_back_while_the_cluster_is_on_its_way_to_kraft_and_not_once_kraft_has_it",
     ),
     OtherDeviation(
         "Requests between brokers at a broker that is alone",

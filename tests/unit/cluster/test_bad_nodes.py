@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.cluster import members
 from kbroker.cluster.config_notifications import notification
+from kbroker.cluster.controller import BrokerRefuses
 from kbroker.cluster.controller_requests import (
     AllocateProducerIds,
     AlterPartition,
@@ -314,6 +315,30 @@ def test_features_that_cannot_be_read_stop_no_member_and_refuse_a_new_one(watchi
         watching.join()
 
 
+def test_a_member_comes_back_while_the_cluster_is_on_its_way_to_kraft_and_not_once_kraft_has_it(
+    watching: Watching, caplog: pytest.LogCaptureFixture
+) -> None:
+    """/migration is there as soon as a KRaft controller has started. A broker that is new is refused then already."""
+    member = watching.join()
+    watching.admin.create(paths.MIGRATION, b'{"version":0}')
+    watching.embedded.expire(member._session_or_fail().session_id)
+    assert member.woken.wait(30)
+    assert member.step() != RETRY_S
+    assert watching.registered_times == 2
+    watching.admin.create(paths.CONTROLLER, b'{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":7}')
+    watching.embedded.expire(member._session_or_fail().session_id)
+    assert member.woken.wait(30)
+    assert member.step() == member.step() == RETRY_S
+    assert watching.registered_times == 2
+    assert caplog.text.count("the broker serves on: the cluster is on its way to KRaft") == 1
+    watching.admin.multi([Delete(paths.CONTROLLER)])
+    assert member.step() != RETRY_S
+    assert (watching.registered_times, watching.stopped) == (3, "")
+    member.leave()
+    with pytest.raises(CannotJoin, match="on its way to KRaft"):
+        watching.join()
+
+
 @pytest.mark.parametrize(
     ("path", "data"), [(paths.CLUSTER_ID, RUBBISH), (paths.CLUSTER_ID, b"{}"), (paths.CONTROLLER, b"nobody")]
 )
@@ -480,6 +505,39 @@ def test_a_controller_that_cannot_be_read_is_waited_for_until_somebody_removes_i
     assert not any(each.controller.is_active for each in cluster.live())
     cluster.tree.connect().multi([Delete(paths.CONTROLLER)])
     cluster.clock.now_ms += 1_000
+    cluster.settle()
+    goes_on(cluster)
+
+
+@pytest.mark.parametrize("controller_id", [3000, 2, 3])
+def test_a_kraft_controller_is_neither_deposed_nor_stood_against_until_its_node_is_removed(
+    cluster: ControlCluster, controller_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator removes the node, which no session holds, to go back to ZooKeeper. Kafka's brokers wait for it too.
+
+    The id may be that of a broker, whose process is gone, or that looks at the node.
+    """
+    cluster.create("t", (2, 3))
+    cluster.tree.put(paths.MIGRATION, b'{"version":0,"kraft_controller_id":3000,"kraft_controller_epoch":7}')
+    cluster.settle()
+    cluster.lose(cluster.active.node_id)
+    assert cluster.leader("t") in (2, 3) and len(cluster.live()) == 3, "another one is elected as long as KRaft waits"
+    node = b'{"version":2,"brokerid":%d,"timestamp":"1","kraftControllerEpoch":7}' % controller_id
+    epoch = cluster.node(paths.CONTROLLER_EPOCH)
+    assert epoch is not None
+    taken = [SetData(paths.CONTROLLER_EPOCH, b"%d" % (int(epoch) + 1)), Create(paths.CONTROLLER, node)]
+    cluster.tree.connect().multi([Delete(paths.CONTROLLER), *taken])
+    cluster.settle()
+    cluster.start(5)
+    cluster.kill(2, seen=True)
+    for member in cluster.live():
+        member.controller.post(BrokerRefuses(controller_id))
+    cluster.settle()
+    assert cluster.node(paths.CONTROLLER) == node
+    assert not any(each.controller.is_active for each in cluster.live())
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert [f"KRaft controller {controller_id} has taken the cluster over" in each for each in told] == [True] * 4
+    cluster.tree.connect().multi([Delete(paths.CONTROLLER)])
     cluster.settle()
     goes_on(cluster)
 
