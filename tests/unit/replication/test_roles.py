@@ -121,6 +121,25 @@ def test_who_says_a_later_controller_epoch_fences_the_true_controller_until_one_
     assert again.tell_roles(role(0, leader=2, leader_epoch=901), controller_epoch=5) == [OK], "a restart forgets it"
 
 
+def test_who_says_a_later_leader_epoch_keeps_the_true_role_out_until_one_has_come_as_far(
+    member: Member, logs: ModelLogs
+) -> None:
+    """Roles in other partitions are taken. A broker cannot know who the controller is, as in Kafka."""
+    member.tell_roles(role(0, leader_epoch=3), role(1, leader=2, leader_epoch=3), controller_epoch=4)
+    assert member.tell_roles(role(0, leader=2, leader_epoch=900), controller_epoch=4) == [OK]
+    assert member.fetching == {FIRST: (2, 900), SECOND: (2, 3)}
+    for epoch in (4, 899, 900):
+        told = role(0, leader_epoch=epoch), role(1, leader=2, leader_epoch=epoch)
+        assert member.tell_roles(*told, controller_epoch=5) == [ErrorCode.STALE_CONTROLLER_EPOCH, OK]
+        assert member.tell_stop(0, 1, leader_epoch=3, controller_epoch=5) == [ErrorCode.FENCED_LEADER_EPOCH] * 2
+    assert member.tell_roles(role(0, leader_epoch=901), controller_epoch=5) == [OK]
+    assert hosted(member).role is Role.LEADER
+    again = Member(logs)
+    again.tell_brokers(1, 2, 3, controller_epoch=5)
+    assert again.tell_roles(role(0, leader=2, leader_epoch=4), controller_epoch=5) == [OK], "a restart forgets it"
+    assert again.fetching == {FIRST: (2, 4)}
+
+
 def test_a_request_for_a_former_life_of_the_broker_is_refused_first(member: Member) -> None:
     for epoch, code in ((99, ErrorCode.STALE_BROKER_EPOCH), (-1, OK), (100, OK), (101, OK)):
         assert member.tell_roles(role(0, leader_epoch=epoch + 5), broker_epoch=epoch) == [code]

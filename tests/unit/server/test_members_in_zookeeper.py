@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import urllib.error
@@ -667,6 +668,54 @@ def test_requests_of_the_controller_from_anybody_cannot_leave_the_log_directorie
     assert told("t", epoch=1, partition_index=-1) == [0, 17]
     assert sorted(path.name for path in members.folder.rglob("*")) == before
     broker.append("t", 0, [b"a"])
+
+
+@pytest.mark.parametrize("takes_records", [False, True])
+def test_a_leader_epoch_that_anybody_makes_up_costs_one_replica_until_its_broker_starts_again(
+    members: Members, takes_records: bool
+) -> None:
+    """A follower is told that it leads. As in Kafka, the controller's own roles are too old for it from then on.
+
+    What the true leader acknowledges is not lost. If the false one has taken records, its log is to be removed: the
+    leader knows no end of an epoch that is higher than its own, in Kafka too.
+    """
+    for node_id in (1, 2):
+        members.start(node_id, replica__lag__time__max__ms=2_000)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    assert members.create("t", 1, 2).error_code == 0
+    await_that(lambda: members.leader_of("t", 0) is not None)
+    leader = members.leader_of("t", 0)
+    assert leader is not None
+    leader.append("t", 0, [b"a", b"b"])
+    leader_id = 1 if leader is members.running[1] else 2
+    false_id = 3 - leader_id
+    false = members.running[false_id]
+    R = M.LeaderAndIsrRequest
+    state = R.LeaderAndIsrPartitionState(leader=false_id, leader_epoch=900, isr=[false_id], replicas=[1, 2])
+    topic_id = members.cluster(false_id).image.topics["t"].topic_id.bytes
+    topic = R.LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=[state])
+    epoch = false.broker._home.partitions.controller_epoch
+    request = R(controller_id=9, controller_epoch=epoch, broker_epoch=-1, topic_states=[topic])
+    answer = false.call(ApiKey.LEADER_AND_ISR, 7, request)
+    assert [each.error_code for topic in answer.topics for each in topic.partition_errors] == [0]
+    assert false.log_of("t", 0).epochs[-1] == (900, 2)
+    if takes_records:
+        false.append("t", 0, [b"false"])
+    leader.append("t", 0, [b"c"])
+    at = TopicPartition("t", 0)
+    await_that(lambda: members.cluster(false_id).image.partition(at).isr == (leader_id,))
+    members.stop(false_id)
+    if takes_records:
+        shutil.rmtree(members.folder / str(false_id) / "t-0")
+    members.start(false_id, replica__lag__time__max__ms=2_000)
+    members.settle(1, 2)
+    await_that(lambda: members.leader_of("t", 0) is leader)
+    leader.append("t", 0, [b"d"])
+    logs = [broker.log_of("t", 0) for broker in members.running.values()]
+    assert [log.log_end_offset for log in logs] == [4, 4]
+    assert logs[0].read(0, 1 << 20, to_log_end=True) == logs[1].read(0, 1 << 20, to_log_end=True)
+    assert logs[0].epochs == logs[1].epochs
 
 
 def test_offsets_of_before_kafka_0_9_are_one_for_all_members_and_never_expire(
