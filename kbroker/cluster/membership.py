@@ -246,7 +246,8 @@ class Membership:
                 return
             if self._leaves or not self.woken.wait(max(0.0, deadline - self._clock.monotonic())):
                 raise members.BrokerIdTaken(
-                    f"{self._occupant(session)}, and alive: each broker has a broker.id and addresses of its own"
+                    f"{self._occupant(session)}, and alive: each broker has a broker.id and addresses "
+                    "(advertised.listeners, or listeners) of its own"
                 )
 
     def _is_free(self, session: Store) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from kbroker.inspection.replica_check import Bounds, replica_on
 from kbroker.model import TopicPartition
 from kbroker.testing import Broker, Cluster
 from tests.kit.brokers.process import BrokerProcess
-from tests.kit.clients.commands import Run, commands_here, from_json
+from tests.kit.clients.commands import Run, command_of, commands_here, from_json
 from tests.kit.parts.processors import wait_until
 
 WAIT_S = 30.0
@@ -419,6 +420,60 @@ def test_a_broker_that_comes_gets_its_share_and_moves_it_between_its_disks(
         assert all(4 not in each for each in replicas(here, name))
         assert newcomer.stop() == 0
     await_that(lambda: status_of(here)["ready"], "a cluster at rest")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"broker.id": 1}, ["broker.id=1 is registered already (PLAINTEXT://{first})"]),
+        (
+            {"cluster.id": "AAAAAAAAAAAAAAAAAAAAAA"},
+            ["to cluster AAAAAAAAAAAAAAAAAAAAAA (meta.properties): give another chroot"],
+        ),
+        (
+            {
+                "listeners": "INSIDE://127.0.0.1:0",
+                "listener.security.protocol.map": "INSIDE:PLAINTEXT",
+                "inter.broker.listener.name": "INSIDE",
+            },
+            ["listener INSIDE (inter.broker.listener.name, ", "is not one of broker 1, 2, 3, which has PLAINTEXT"],
+        ),
+        ({"advertised.listeners": "PLAINTEXT://{first}"}, ["broker 1 ", "({first})", "(advertised.listeners, "]),
+    ],
+    ids=["a taken id", "another cluster", "another inter-broker listener", "the address of another broker"],
+)
+def test_a_broker_that_must_not_join_says_why_in_one_line_and_the_others_go_on(
+    cluster: Cluster, here: Run, tmp_path: Path, wrong: dict[str, object], says: list[str]
+) -> None:
+    """The next broker that starts, and is killed, is noticed: no registration is left that stops the controller."""
+    first = cluster.brokers[1].bootstrap_servers
+    settings: dict[str, object] = {
+        "broker.id": 5, "zookeeper.connect": cluster.zookeeper.connect, "zookeeper.session.timeout.ms": 500,
+        "zookeeper.connection.timeout.ms": 30_000, "listeners": "PLAINTEXT://127.0.0.1:0", **SETTINGS, **wrong,
+    }  # fmt: skip
+    data = tmp_path / "data"
+    if cluster_id := settings.pop("cluster.id", None):
+        data.mkdir()
+        (data / "meta.properties").write_text(f"version=0\nbroker.id=5\ncluster.id={cluster_id}\n")
+    words = [f"--override={name}={value}".replace("{first}", first) for name, value in settings.items()]
+    command = command_of("start", "--data", str(data), "--log-level", "error", *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 1 and not done.stdout and done.stderr.count("\n") == 1, done
+    assert f"zookeeper.connect={cluster.zookeeper.connect}: " in done.stderr
+    assert all(each.replace("{first}", first) in done.stderr for each in says), done.stderr
+
+    def known() -> list[int]:
+        return [each["id"] for each in status_of(here)["brokers"]]
+
+    assert known() == [1, 2, 3]
+    good: dict[str, object] = {
+        "broker.id": 4, "zookeeper.connect": cluster.zookeeper.connect, "zookeeper.session.timeout.ms": 2_000,
+        "zookeeper.connection.timeout.ms": 30_000, **SETTINGS,
+    }  # fmt: skip
+    with BrokerProcess(good, tmp_path / "4") as newcomer:
+        await_that(lambda: known() == [1, 2, 3, 4], "broker 4")
+        newcomer.kill()
+        await_that(lambda: known() == [1, 2, 3], "the loss of broker 4")
 
 
 # --- a broker is away -------------------------------------------------------------------------------------------------
