@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker._core.wire import record_batch
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.errors import KbrokerError, MalformedBytes
 from kbroker.fs import RealFileSystem
@@ -278,7 +279,8 @@ def _split(data: bytes) -> Iterator[BatchBytes]:
     while len(data) - position >= _SMALLEST:
         (length,) = _COUNT.unpack_from(data, position + _LENGTH_AT)
         end = position + _LENGTH_AT + _COUNT.size + length
-        if end - position < _SMALLEST:
+        smallest = record_batch.HEADER_SIZE if data[position + _MAGIC_AT] == 2 else _SMALLEST
+        if end - position < smallest:
             raise MalformedBytes(f"a batch of {end - position} bytes")
         if end > len(data):
             return
