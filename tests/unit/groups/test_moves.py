@@ -182,6 +182,22 @@ class Member:
     topics: tuple[str, ...] = ("t",)
 
 
+@dataclass
+class ClassicMember:
+    """The only member of a classic group. It joins, syncs, and commits in its generation."""
+
+    member_id: str = ""
+    generation: int = -1
+    step: str = "join"
+    answers: list[Any] | None = None
+    """The answers to what it has asked; None if it waits for none."""
+    synced: int = -1
+    """The last generation whose SyncGroup was answered with success: every later coordinator knows the member."""
+    tried: int = 0
+    committed: int = -1
+    """The newest offset whose commit was answered with success."""
+
+
 class Moves:
     """Commits, transactions and members of groups whose coordinator moves, lags and fails whenever it likes."""
 
@@ -198,6 +214,7 @@ class Moves:
         """The offset of the open transaction, if its commit was answered with success."""
         self.ending: tuple[bool, list[ErrorCode]] | None = None
         self.members = [Member("m"), Member("n")]
+        self.classic = ClassicMember()
         self.counts: Counter[str] = Counter()
 
     def run(self, steps: int) -> None:
@@ -206,10 +223,12 @@ class Moves:
             do = choose.random()
             if do < 0.15:
                 self.commits()
-            elif do < 0.3:
+            elif do < 0.28:
                 self.goes_on_with_the_transaction()
-            elif do < 0.45:
+            elif do < 0.39:
                 self.beats(choose.choice(self.members))
+            elif do < 0.49:
+                self.goes_on_in_the_classic_group()
             elif do < 0.62:
                 partition.replicate(choose.randrange(3))
             elif do < 0.74:
@@ -256,8 +275,46 @@ class Moves:
                 fields = {"rebalance_timeout_ms": 60_000, "topics": member.topics, "owned": {}}
             member.answers = self.brokers.beat(member.member_id, member.epoch, **fields)
 
+    def goes_on_in_the_classic_group(self) -> None:
+        member, home = self.classic, self.brokers.leader
+        if member.answers is not None:
+            return
+        if member.step == "commit" and self.random.random() < 0.2:
+            member.step = "join"
+        if member.step == "join":
+            times = {"session_timeout_ms": 1_000_000, "rebalance_timeout_ms": 1_000_000}
+            member.answers = home.join("c", member.member_id, **times)
+        elif member.step == "sync":
+            member.answers = home.sync("c", member.generation, member.member_id, {member.member_id: b"all"})
+        else:
+            member.tried += 1
+            member.answers = home.commit({P0: member.tried}, "c", member.generation, member.member_id)
+
+    def listen_to_the_classic_group(self) -> None:
+        member = self.classic
+        if not member.answers:
+            return
+        (answer,), member.answers = member.answers, None
+        if member.step == "commit":
+            error, _ = answer
+            assert not error or error in RETRIED, f"a member or its generation is lost: {error!r}"
+            if not error:
+                member.committed = member.tried
+                self.counts["commits of a generation"] += 1
+        elif answer.error:
+            if member.synced >= 0:
+                assert answer.error in (*RETRIED, ErrorCode.ILLEGAL_GENERATION), f"a member is lost: {answer}"
+            member.step = "join"
+            member.member_id = "" if member.synced < 0 else member.member_id
+        elif member.step == "join":
+            assert answer.generation > member.synced, "a generation is given twice"
+            member.member_id, member.generation, member.step = answer.member_id, answer.generation, "sync"
+        else:
+            member.step, member.synced = "commit", member.generation
+
     def listen(self) -> None:
         self.brokers.partition.settle()
+        self.listen_to_the_classic_group()
         waiting = []
         for offset, answers in self.answers:
             error = answers[0] if answers and isinstance(answers[0], ErrorCode) else answers[0][0] if answers else None
@@ -302,6 +359,9 @@ class Moves:
         error, fetched = self.brokers.leader.coordinator.offsets.fetch("g", [P0], False)
         if not error:
             assert self.committed <= fetched[0].offset <= self.tried, "an acknowledged offset is lost"
+        error, fetched = self.brokers.leader.coordinator.offsets.fetch("c", [P0], False)
+        if not error:
+            assert self.classic.committed <= fetched[0].offset <= self.classic.tried, "a member's offset is lost"
 
     def check(self) -> None:
         partition = self.brokers.partition
@@ -318,6 +378,8 @@ class Moves:
             for member in self.members:
                 self.beats(member)
                 self.listen()
+            self.goes_on_in_the_classic_group()
+            self.listen()
         self.brokers.move(1)
         self.look()
         _, (stable,) = self.brokers.leader.coordinator.offsets.fetch("g", [P0], require_stable=True)
@@ -337,4 +399,6 @@ def test_nothing_that_was_acknowledged_is_lost_wherever_the_coordinator_moves() 
             error.add_note(f"seed {seed}")
             raise
         counts += moves.counts
-    assert min(counts[what] for what in ("commits", "transactions", "beats")) > SEEDS / 4, counts
+    assert min(counts[what] for what in ("commits", "transactions", "beats", "commits of a generation")) > SEEDS / 4, (
+        counts
+    )
