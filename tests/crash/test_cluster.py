@@ -21,6 +21,7 @@ from tests.crash.cluster_rounds import at_rest, run
 from tests.kit.clients.wire import WireClient
 from tests.kit.cluster import tree
 from tests.kit.cluster.cluster import Cluster
+from tests.kit.cluster.nodes import REPLICATED
 from tests.kit.crash.small_disk import read_only
 from tests.kit.crash.transaction_history import Outcome
 from tests.kit.logs.home import batch_of
@@ -115,6 +116,22 @@ def produce(cluster: Cluster, node_id: int) -> int:
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
+LAG_S = int(str(REPLICATED["replica.lag.time.max.ms"])) / 1000
+BUSY_S = 4.0
+"""What a busy machine may add."""
+
+
+def produce_without(cluster: Cluster, node_id: int) -> int:
+    """Do as `produce` while a follower cannot take records. It holds the answer up until it leaves the ISR, no longer.
+
+    That is after one and a half of replica.lag.time.max.ms at most, and a change of the ISR.
+    """
+    began = time.monotonic()
+    code = produce(cluster, node_id)
+    assert time.monotonic() - began < 2 * LAG_S + BUSY_S
+    return code
+
+
 def isrs(cluster: Cluster) -> dict[int, set[int]]:
     """Return who is in sync, by partition of the topic."""
     found = {one.index: one for one in tree.partitions(cluster.tree()) if one.topic == "t"}
@@ -127,7 +144,7 @@ def test_a_leader_with_a_full_disk_refuses_records_and_what_others_lead_goes_on(
         assert [produce(cluster, each) for each in (1, 2, 3)] == [0, 0, 0]
         cluster.fill_disk(1)
         assert produce(cluster, 1) == ErrorCode.KAFKA_STORAGE_ERROR
-        assert [produce(cluster, each) for each in (2, 3)] == [0, 0], "once the full follower has left the ISR"
+        assert [produce_without(cluster, each) for each in (2, 3)] == [0, 0], "once the full follower has left the ISR"
         assert produce(cluster, 1) == ErrorCode.KAFKA_STORAGE_ERROR
         assert cluster.leader("t") == 1, "what it has is read there"
         cluster.free_disk(1)
@@ -140,7 +157,7 @@ def test_a_leader_with_a_full_disk_refuses_records_and_what_others_lead_goes_on(
 def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back_when_there_is_room() -> None:
     with disks() as cluster:
         cluster.fill_disk(3)
-        assert [produce(cluster, each) for each in (1, 2)] == [0, 0]
+        assert [produce_without(cluster, each) for each in (1, 2)] == [0, 0]
         assert isrs(cluster) == {0: {1, 2}, 1: {1, 2}, 2: {1, 2, 3}}
         assert all(node.is_running for node in cluster.nodes.values())
         cluster.free_disk(3)
@@ -152,6 +169,7 @@ def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back_when_there_is
 # --- failed log directories -------------------------------------------------------------------------------------------
 
 PARTITIONS, WAIT_S = 6, 60.0
+SEGMENT = 100_000
 
 
 def await_that(is_so: Callable[[], bool], what: Callable[[], object]) -> None:
@@ -165,7 +183,8 @@ class Writing:
     """Writes numbers with acks=all to all partitions of the topic "t" in turn, during the block."""
 
     def __init__(self, cluster: Cluster):
-        self._producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+        told = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+        self._producer = Producer(told | {"batch.size": SEGMENT // 2})
         self.sent = self.acknowledged = 0
         self.errors: list[str] = []
         self._is_ending = threading.Event()
@@ -202,6 +221,10 @@ class Writing:
         self._thread.join(2 * WAIT_S)
 
 
+def numbers_sent(writing: Writing) -> dict[int, list[int]]:
+    return {at: list(range(at, writing.sent, PARTITIONS)) for at in range(PARTITIONS)}
+
+
 def numbers(cluster: Cluster, count: int) -> dict[int, list[int]]:
     """Read `count` records of the topic "t": the numbers, by partition."""
     told = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
@@ -218,6 +241,20 @@ def numbers(cluster: Cluster, count: int) -> dict[int, list[int]]:
     return found
 
 
+@contextlib.contextmanager
+def two_directories() -> Iterator[Cluster]:
+    """Three kbrokers with two log directories each, and the topic "t"; broker 1 leads its partitions 0 to 3."""
+    settings = {
+        "min.insync.replicas": 2, "log.segment.bytes": SEGMENT, "log.flush.offset.checkpoint.interval.ms": 200,
+    }  # fmt: skip
+    with Cluster(KBROKERS, settings, directories=2) as cluster, cluster.entered():
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        replicas = [[1, 2, 3], [1, 2, 3], [1, 3, 2], [1, 3, 2], [2, 3, 1], [3, 1, 2]]
+        admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=replicas)])["t"].result(30)
+        cluster.await_settled()
+        yield cluster
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("which", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_a_broker_has_in_a_failed_directory_others_lead_and_the_rest_of_it_goes_on(which: int) -> None:
@@ -225,14 +262,7 @@ def test_what_a_broker_has_in_a_failed_directory_others_lead_and_the_rest_of_it_
 
     With acks=all nothing is refused or lost meanwhile.
     """
-    settings = {
-        "min.insync.replicas": 2, "log.segment.bytes": 100_000, "log.flush.offset.checkpoint.interval.ms": 200,
-    }  # fmt: skip
-    with Cluster(KBROKERS, settings, directories=2) as cluster, cluster.entered():
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        replicas = [[1, 2, 3], [1, 2, 3], [1, 3, 2], [1, 3, 2], [2, 3, 1], [3, 1, 2]]
-        admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=replicas)])["t"].result(30)
-        cluster.await_settled()
+    with two_directories() as cluster:
         broker = cluster.nodes[1]
         lost = {int(each.name[2:]) for each in broker.directories[which].glob("t-*")}
         assert len(lost) == 3 and lost & {0, 1, 2, 3} and {0, 1, 2, 3} - lost
@@ -256,7 +286,40 @@ def test_what_a_broker_has_in_a_failed_directory_others_lead_and_the_rest_of_it_
             cluster.await_settled()
             writing.await_more()
         assert writing.errors == []
-        assert numbers(cluster, writing.sent) == {
-            at: list(range(at, writing.sent, PARTITIONS)) for at in range(PARTITIONS)
-        }
+        assert numbers(cluster, writing.sent) == numbers_sent(writing)
+        assert not at_rest(cluster)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_when_a_log_directory_fails_and_the_controller_is_killed_before_it_hears_of_it() -> None:
+    """The next controller hears of the directory from the broker's answers.
+
+    Until the killed one is back, the directory's partitions have one replica in sync, and acks=all waits.
+    """
+    with two_directories() as cluster:
+        controller = cluster.controller()
+        failing, third = (cluster.nodes[each] for each in cluster.nodes if each != controller)
+        lost = {int(each.name[2:]) for each in failing.directories[1].glob("t-*")}
+        assert 0 < len(lost) < PARTITIONS
+        both = {third.node_id, failing.node_id}
+        left = {at: {third.node_id} if at in lost else both for at in range(PARTITIONS)}
+        with Writing(cluster) as writing:
+            writing.await_more()
+            cluster.nodes[controller].pause()
+            with read_only(failing.directories[1]):
+                said = f"{failing.directories[1]} is offline"
+                await_that(lambda: said in failing.output, lambda: failing.output[-2000:])
+                cluster.kill(controller)
+                await_that(lambda: isrs(cluster) == left, lambda: (isrs(cluster), left))
+                assert {cluster.leader("t", at) for at in lost} == {third.node_id}
+                cluster.start([controller])
+                back = {at: {controller} | each for at, each in left.items()}
+                await_that(lambda: isrs(cluster) == back, lambda: (isrs(cluster), back))
+                writing.await_more()
+                failing.stop()
+            cluster.start([failing.node_id])
+            cluster.await_settled()
+            writing.await_more()
+        assert writing.errors == []
+        assert numbers(cluster, writing.sent) == numbers_sent(writing)
         assert not at_rest(cluster)
