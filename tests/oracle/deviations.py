@@ -215,7 +215,11 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         ("produce.with_sequences_of_an_ended_transaction",),
-        ("[2 Produce]*.error_code", "[2 Produce]*.base_offset", "[4 Produce]*.error_code", "[4 Produce]*.base_offset"),
+        tuple(
+            f"[{step} Produce]*.{field}"
+            for step in (1, 3)
+            for field in ("error_code", "base_offset", "log_append_time_ms")
+        ),
         "A transactional batch with the sequences of a batch whose transaction has ended is UNKNOWN_PRODUCER_ID. Kafka "
         "takes it for a duplicate and appends nothing.",
         "No producer repeats what it has ended. These are new records: librdkafka uses sequences again when it aborts "
