@@ -7,7 +7,8 @@ from the controller: it is LEADER_NOT_AVAILABLE until then, as in Kafka; and whe
 have replicas, it is INVALID_REPLICATION_FACTOR.
 Leaves out: nothing.
 
-v0   first; an empty list asks for all topics
+v0   first; an empty list asks for all topics; replicas that the client cannot reach are left out, and their partition
+     is REPLICA_NOT_AVAILABLE
 v1   controller id, rack, internal topics; null asks for all topics, an empty list for none
 v2   cluster id (KIP-78)
 v3   throttle time (KIP-124)
@@ -207,6 +208,8 @@ class _Reach(NamedTuple):
     alive: frozenset[int]
     names_listeners: bool
     """Whether the client understands LISTENER_NOT_FOUND."""
+    leaves_out: bool
+    """Whether replicas that the client cannot reach are left out."""
 
 
 def _reach(services: Services, image: MetadataImage, brokers: Iterable[ReachableBroker], version: int) -> _Reach | None:
@@ -214,7 +217,7 @@ def _reach(services: Services, image: MetadataImage, brokers: Iterable[Reachable
     if services.cluster.is_alone:
         return None
     reachable = frozenset(each.node_id for each in brokers)
-    return _Reach(reachable, frozenset(image.brokers), version >= FIRST_VERSION_WITH_LISTENER_ERROR)
+    return _Reach(reachable, frozenset(image.brokers), version >= FIRST_VERSION_WITH_LISTENER_ERROR, version == 0)
 
 
 def _part(topic: Topic, message: M.MetadataRequest, reach: _Reach | None) -> TopicPart:
@@ -242,11 +245,17 @@ def _part(topic: Topic, message: M.MetadataRequest, reach: _Reach | None) -> Top
 
 def _partition(partition: Partition, reach: _Reach | None) -> R.MetadataResponsePartition:
     error, leader, offline = ErrorCode.NONE, partition.leader, list(partition.offline)
+    replicas, isr = list(partition.replicas), list(partition.isr)
     if reach is not None:
         offline = [each for each in partition.replicas if each in partition.offline or each not in reach.reachable]
         if leader not in reach.reachable:
             is_alive = leader in reach.alive and reach.names_listeners
             error, leader = (ErrorCode.LISTENER_NOT_FOUND if is_alive else ErrorCode.LEADER_NOT_AVAILABLE), NO_LEADER
+        if reach.leaves_out:
+            replicas = [each for each in replicas if each in reach.reachable]
+            isr = [each for each in isr if each in reach.reachable]
+            is_short = len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr)
+            error = error or (ErrorCode.REPLICA_NOT_AVAILABLE if is_short else ErrorCode.NONE)
     elif leader < 0:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     return R.MetadataResponsePartition(
@@ -254,7 +263,7 @@ def _partition(partition: Partition, reach: _Reach | None) -> R.MetadataResponse
         partition_index=partition.partition_id,
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
+        replica_nodes=replicas,
+        isr_nodes=isr,
         offline_replicas=offline,
     )

@@ -201,7 +201,8 @@ def test_a_topic_that_is_being_deleted_gets_no_partitions(members: Members) -> N
 
 
 def test_a_leader_that_a_client_does_not_reach_is_none_for_it(members: Members) -> None:
-    """Metadata says why; DescribeTopicPartitions, as Kafka's, says only that there is no leader."""
+    """Metadata says why, and its first version leaves out replicas that the answer's brokers do not have;
+    DescribeTopicPartitions, as Kafka's, says only that there is no leader."""
     both = "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"
     members.start(2)
     members.start(1, listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0", listener__security__protocol__map=both)
@@ -227,6 +228,13 @@ def test_a_leader_that_a_client_does_not_reach_is_none_for_it(members: Members) 
         return [[(p.error_code, p.leader_id, p.isr_nodes, p.offline_replicas) for p in row] for row in rows]
 
     ports = {each.listener: each.port for each in members.running[1].broker.endpoints}
+    first_version = M.MetadataRequest(topics=[M.MetadataRequest.MetadataRequestTopic(name="t")])
+    with WireClient("127.0.0.1", ports["OTHER"]) as client:
+        oldest = client.call(ApiKey.METADATA, 0, first_version).topics[0].partitions
+    assert [(each.error_code, each.leader_id, each.replica_nodes, each.isr_nodes) for each in oldest] == [
+        (ErrorCode.REPLICA_NOT_AVAILABLE, 1, [1], [1]),
+        (ErrorCode.LEADER_NOT_AVAILABLE, -1, [1], [1]),
+    ]
     at_both = [(0, 1, [1, 2], []), (0, 2, [2, 1], [])]
     assert told(ports["PLAINTEXT"]) == [at_both] * 3
     first = (0, 1, [1, 2], [2])
