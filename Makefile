@@ -113,6 +113,7 @@ crash: build $(VENV)/test-installed
 	$(PY) -m tests.crash.client_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS)
 	$(PY) -m tests.crash.cluster_rounds --rounds $(ROUNDS) --brokers kbroker,kbroker,kafka
+	$(PY) -m tests.crash.cluster_rounds --rounds $$((($(ROUNDS) + 2) / 3)) --brokers kafka,kafka,kbroker
 	$(PY) tools/crash.py $(SEEDS) --first $(FIRST)
 
 # Three Apache Kafkas become kbrokers one by one, and Kafkas again, under load; ARGS="--rounds 5 --keep DIRECTORY".
