@@ -29,13 +29,15 @@ from confluent_kafka import KafkaException
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
+from kbroker.rules.java_hash import java_string_hash
 from tests.crash.replicated_load import MOST_IN_FLIGHT_BESIDE_KAFKA, TOPIC, ReplicatedLoad
-from tests.crash.transaction_clients import LOG
-from tests.crash.transaction_load import LATEST_S, TransactionLoad
+from tests.crash.transaction_clients import GROUP, LOG
+from tests.crash.transaction_load import JAVA_GROUP, LATEST_S, TransactionLoad
 from tests.kit.clients.wire import ConnectionClosed, WireClient
-from tests.kit.cluster import replicas, tree
+from tests.kit.cluster import coordinators, replicas, tree
 from tests.kit.cluster.cluster import SETTLE_TIMEOUT_S, Cluster, NotSettled
 from tests.kit.cluster.network import Network, network
+from tests.kit.cluster.nodes import GROUP_PARTITIONS
 from tests.kit.crash.small_disk import why_no_disk
 from tests.kit.crash.transaction_history import Anomaly, Outcome, anomalies
 
@@ -212,6 +214,7 @@ class Round:
             cluster.bootstrap_servers, acks="1" if plant == "acks=1" else "all", beside_kafka=beside_kafka
         )
         self.cut_off: list[tuple[int, int]] = []
+        """Times of beginning and end, within which a broker may not have heard that it was replaced."""
         self.min_in_sync = 1 if plant is not None else min(2, self.replication_factor)
 
     def run_faults(self, seconds: float, faults: Sequence[str]) -> None:
@@ -241,7 +244,7 @@ class Round:
             self.result.wrong += self.records.finish()
             self.transactions.finish()
         history = self.transactions.history()
-        history.cut_off = self.cut_off
+        history.unheard = {group: [*self.unheard(group)] for group in (GROUP, JAVA_GROUP)}
         self.result.wrong += self.transactions.wrong
         self.result.anomalies += anomalies(history)
         self.result.outcomes.update(one.outcome for one in history.transactions if not one.client.startswith("p"))
@@ -250,6 +253,15 @@ class Round:
         self.cluster.await_settled()
         self.result.wrong += at_rest(self.cluster)
         self.result.wrong += own_faults(self.cluster)
+
+    def unheard(self, group: str) -> Iterator[tuple[int, int]]:
+        """Yield when a Kafka that took itself for a group's coordinator may not have heard that it was replaced."""
+        partition_id = java_string_hash(group) % GROUP_PARTITIONS
+        for node in self.cluster.nodes.values():
+            for term in coordinators.terms(node.output) if node.kind == "kafka" else ():
+                for began, ended in self.cut_off:
+                    if term.partition_id == partition_id and began < term.ended and term.began < ended:
+                        yield max(began, term.began), min(ended, term.ended)
 
     def await_internal_topics(self) -> None:
         """Wait until the coordinators' topics are there and everybody has them. A Kafka that meets an error while it
@@ -273,7 +285,7 @@ class Round:
             self.do(self.chance.choice(OF_CLIENTS))
         time.sleep(self.chance.choice((0.0, 0.5, 1.0, 3.5)))
         self.cluster.heal()
-        if "kafka" in self.result.brokers and any(name in OF_NETWORK for name in chosen):
+        if any(name in OF_NETWORK for name in chosen):
             self.cut_off.append((began, time.monotonic_ns() + HEARD_NS))
         if self.chance.random() < 0.5:
             self.cluster.await_settled()

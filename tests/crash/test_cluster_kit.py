@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from kbroker.protocol.records import Record, encode_batch
 from tests.crash import cluster_rounds
 from tests.kit.brokers.hosts import Host
-from tests.kit.cluster import replicas, tree
+from tests.kit.cluster import coordinators, replicas, tree
 from tests.kit.cluster.cluster import Cluster
+from tests.kit.cluster.coordinators import Term
 from tests.kit.cluster.network import CannotSeparate, SeparateNetwork, SharedNetwork
 from tests.kit.crash import small_disk
 from tests.kit.kafka.zookeeper import Node
@@ -160,6 +162,40 @@ def test_replicas_that_differ_are_found(tmp_path: Path, others: list[bytes]) -> 
 
 
 # --- trees ----------------------------------------------------------------------------------------------
+
+
+def elected(at: str, partition_id: int, epoch: int, what: str = "Elected") -> str:
+    return (
+        f"{at} INFO [GroupCoordinator 3]: {what} as the group coordinator for partition {partition_id} in epoch {epoch}"
+        " (GroupCoordinator)\n"
+    )
+
+
+def test_a_kafka_coordinates_until_it_resigns_or_begins_anew_and_after_midnight_too() -> None:
+    log = (
+        "23:59:58.000 INFO starting (KafkaServer)\n"
+        + elected("23:59:59.000", 1, 4)
+        + "23:59:59.500 INFO [GroupCoordinator 3]: Starting up. (GroupCoordinator)\n"
+        + elected("23:59:59.750", 2, 1)
+        + elected("00:00:01.000", 1, 6)  # again: the leader's epoch is another
+        + elected("00:00:02.500", 1, 7, "Resigned")
+        + elected("00:00:02.600", 4, 7, "Resigned")
+        + "00:00:03.000 INFO starting (KafkaServer)\n"
+        + elected("00:00:04.000", 2, 3)
+        + elected("00:00:04.000", 3, 3)
+        + "00:00:05.000 INFO [GroupCoordinator 3]: Shutting down. (GroupCoordinator)\n"
+        + elected("00:00:06.000", 2, 3)
+    )
+    now_ns = 100 * 10**9
+    found = [*coordinators.terms(log, datetime(2026, 1, 2, 0, 0, 10), now_ns)]
+    assert [(one.partition_id, one.began / 1e9 - 90, one.ended / 1e9 - 90) for one in found] == [
+        (1, -1, 2.5),
+        (2, -0.25, 3),
+        (2, 4, 5),
+        (3, 4, 5),
+        (2, 6, 10),
+    ]
+    assert found[-1] == Term(2, 96 * 10**9, now_ns)
 
 
 def node(value: object) -> Node:

@@ -243,13 +243,15 @@ def test_a_history_without_a_fault_has_no_anomaly() -> None:
     assert anomalies(good().history) == []
 
 
-def test_an_old_offset_is_borne_only_while_its_coordinator_may_be_cut_off() -> None:
+def test_an_old_offset_is_borne_only_while_a_kafka_coordinates_its_group_and_may_be_cut_off() -> None:
     story = good()
     lose_an_offset(story)
     read = story.history.offset_reads[-1]
-    story.history.cut_off = [(read.began, read.ended)]
+    story.history.unheard = {"movers": [(read.began, read.ended)]}
     assert anomalies(story.history) == []
-    story.history.cut_off = [(0, read.began - 1), (read.ended, read.ended + 1)]
+    story.history.unheard = {"movers": [(0, read.began - 1), (read.ended + 1, read.ended + 2)]}
+    assert set(story.found()) == {"lost offset"}
+    story.history.unheard = {"others": [(read.began, read.ended)]}
     assert set(story.found()) == {"lost offset"}
 
 

@@ -23,11 +23,13 @@ LOG4J = {
     "log4j.appender.stdout.layout": "org.apache.log4j.PatternLayout",
     "log4j.appender.stdout.layout.ConversionPattern": "%d{HH:mm:ss.SSS} %p %m (%c{1})%n",
 }
+GROUP_PARTITIONS = 5
+"""The partitions of __consumer_offsets."""
 REPLICATED: dict[str, object] = {
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
     "offsets.topic.replication.factor": 3,
-    "offsets.topic.num.partitions": 5,
+    "offsets.topic.num.partitions": GROUP_PARTITIONS,
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
     "transaction.state.log.num.partitions": 5,

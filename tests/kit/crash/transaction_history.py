@@ -92,9 +92,9 @@ class History:
     """Places that read_committed polls have read up to the end after the run."""
     undecided: dict[Place, tuple[int, int]] = field(default_factory=dict)
     """Last stable offset and high watermark of places where they still differ after all transactions have timed out."""
-    cut_off: list[tuple[int, int]] = field(default_factory=list)
-    """Times of beginning and end, within which a Kafka that coordinates a group may have been replaced without hearing
-    of it."""
+    unheard: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """group -> times of beginning and end, within which a Kafka that took itself for its coordinator may have been
+    replaced without hearing of it."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +394,8 @@ def lost_offsets(facts: Facts) -> Iterator[str]:
 
     A coordinator of Apache Kafka's that has not heard that it was replaced tells what it had till then."""
     for read in facts.history.offset_reads:
-        if any(began <= read.began <= ended for began, ended in facts.history.cut_off):
+        unheard = facts.history.unheard.get(read.group, ())
+        if any(began <= read.ended and read.began <= ended for began, ended in unheard):
             continue
         for transaction in facts.may_have_committed(read.group, read.place):
             is_told = transaction.outcome is Outcome.COMMITTED and transaction.told is not None
