@@ -50,6 +50,13 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/cluster/test_bad_nodes.py::test_a_member_comes_back_while_the_cluster_is_on_its_way_to_kraft_and_not_once_kraft_has_it",
     ),
     OtherDeviation(
+        "DescribeTopicPartitions",
+        "Is served, with eligible leader replicas empty. Kafka in ZooKeeper mode does not have it, and closes the "
+        "connection on which it is asked.",
+        "Tools get the partitions of large topics bit by bit. A member knows all that is told there.",
+        "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
+    ),
+    OtherDeviation(
         "Requests between brokers at a broker that is alone",
         "LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, AlterPartition and AllocateProducerIds "
         "are CLUSTER_AUTHORIZATION_FAILED.",

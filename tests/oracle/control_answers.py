@@ -1,7 +1,7 @@
 """How a broker of a cluster answers to requests between brokers, above all to wrong ones.
 
 `python -m tests.oracle.control_answers --brokers kafka,kafka` prints the answers to all cases, also to those of
-`control_versions`.
+`control_versions` and `control_clients`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.clients.wire import WireClient
-from tests.oracle import control_versions
+from tests.oracle import control_clients, control_versions
 from tests.oracle.control_story import STAND_IN
 from tests.oracle.control_talk import GHOST, GHOST_ID, TIMEOUT_S, TOPIC, Talk, ask_all, case, make_topic
 
@@ -360,6 +360,10 @@ def a_controlled_shutdown_of_what_leads_and_is_alone_in_an_isr(t: Talk) -> None:
         t.answers[-1]["remaining_partitions"] = {name: left[name] for name in left if name in (alone.topic, TOPIC)}
     state = t.state()
     t.answers.append([state.leader, state.leader_epoch, state.isr])
+
+
+case(control_clients.what_clients_are_told_of_a_replica_that_is_away)
+case(control_clients.reassignments_of_a_topic_that_is_being_deleted)
 
 
 @case

@@ -48,10 +48,16 @@ VERSIONS = {
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.PRODUCE: 11,
+    ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 4,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
 }
 """The versions that are used where a case says nothing else: those of a 3.9 at inter.broker.protocol.version 3.9.
 Fetch 12 goes by names."""
 TRANSACTIONS: dict[str, object] = {"transaction.state.log.num.partitions": 2, "transaction.state.log.min.isr": 1}
+RACKS: dict[str, object] = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 CASES: dict[str, Callable[[Talk], None]] = {}
 ASKED: dict[ApiKey, set[int]] = {}
 """The versions that were asked in this process."""
@@ -64,8 +70,9 @@ WITH_TOPIC_IDS = 5
 """The first version of LeaderAndIsr with topic ids."""
 ISR_WITH_EPOCHS = 3
 """The first version of AlterPartition that tells broker epochs."""
-FETCH_BY_ID, FETCH_WITH_STATE = 13, 15
-"""The first versions of Fetch that name topics by their ids, and in which a follower tells its broker epoch."""
+FETCH_WITH_RACKS, FETCH_BY_ID, FETCH_WITH_STATE = 11, 13, 15
+"""The first versions of Fetch in which a consumer tells its rack, that name topics by their ids, and in which a
+follower tells its broker epoch."""
 
 
 def case(run: Callable[[Talk], None]) -> Callable[[Talk], None]:
@@ -251,16 +258,19 @@ class Talk:
     def fetch(
         self, partition: int, replica_id: int = STAND_IN, version: int = 12, replica_epoch: int = -1, **changed: Any
     ) -> Message:
+        """`topic`, `topic_id` and `rack_id` are of the request, what else is changed of its partition."""
         R = M.FetchRequest
-        topic_id = changed.pop("topic_id", self.topic_id)
+        topic_id, name = changed.pop("topic_id", self.topic_id), changed.pop("topic", TOPIC)
         asked: dict[str, Any] = {
             "partition": partition, "fetch_offset": 0, "partition_max_bytes": 1000, "last_fetched_epoch": -1,
             "current_leader_epoch": -1, "log_start_offset": -1, **changed,
         }  # fmt: skip
-        topic = R.FetchTopic(topic=TOPIC, topic_id=topic_id, partitions=[R.FetchPartition(**asked)])
-        request: dict[str, Any] = {"replica_id": replica_id}
+        rack = {"rack_id": asked.pop("rack_id")} if "rack_id" in asked else {}
+        topic = R.FetchTopic(topic=name, topic_id=topic_id, partitions=[R.FetchPartition(**asked)])
+        request: dict[str, Any] = {"replica_id": replica_id, **rack}
         if version >= FETCH_WITH_STATE:
-            request = {"replica_state": R.ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)}
+            state = R.ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+            request = {"replica_state": state, **rack}
         return R(max_wait_ms=0, min_bytes=0, max_bytes=10_000, topics=[topic], **request)
 
     def epoch_end(self, partition: int, current: int, epoch: int, replica_id: int = STAND_IN) -> Message:
@@ -297,7 +307,7 @@ def served(api: ApiKey) -> range:
 
 def ask_all(kinds: Sequence[str]) -> dict[str, list[Tree]]:
     """Return the answers of two brokers of these kinds to all cases, in order."""
-    with Cluster(kinds[:1], {**SETTINGS, **TRANSACTIONS}) as cluster, cluster.entered():
+    with Cluster(kinds[:1], {**SETTINGS, **TRANSACTIONS, **RACKS}, directories=2) as cluster, cluster.entered():
         cluster.add(kinds[1])
         await_transactions(cluster)
         host = cluster.network.add_host("stand-in")

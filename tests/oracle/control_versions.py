@@ -23,9 +23,15 @@ AT_THE_CONTROLLER = (
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
 )
 """What clients ask, and only the controller does."""
+OF_TRANSACTIONS = (ApiKey.WRITE_TXN_MARKERS, ApiKey.ADD_PARTITIONS_TO_TXN)
+"""What brokers ask each other about transactions, and clients too."""
 OF_REPLICAS = (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 """What replicas ask their leaders, and clients too."""
+OF_CLIENTS = (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ALTER_REPLICA_LOG_DIRS)
+"""What clients ask about brokers and replicas."""
 RECOVERING = 1
+MANY_TRANSACTIONS = 4
+"""The first version of AddPartitionsToTxn that names several transactions."""
 WITH_RECOVERY = 1
 """The first version of AlterPartition with leader recovery states."""
 LIFE_IS_TOLD = {ApiKey.LEADER_AND_ISR: 2, ApiKey.STOP_REPLICA: 1, ApiKey.UPDATE_METADATA: 5}
@@ -35,7 +41,7 @@ LIFE_IS_TOLD = {ApiKey.LEADER_AND_ISR: 2, ApiKey.STOP_REPLICA: 1, ApiKey.UPDATE_
 @case
 def versions_that_are_served_between_brokers(t: Talk) -> None:
     t.ask(M.ApiVersionsRequest(client_software_name="a", client_software_version="1"), only="api_keys")
-    asked = (*BETWEEN_BROKERS, *AT_THE_CONTROLLER, *OF_REPLICAS, ApiKey.ADD_PARTITIONS_TO_TXN)
+    asked = (*BETWEEN_BROKERS, *AT_THE_CONTROLLER, *OF_REPLICAS, ApiKey.ADD_PARTITIONS_TO_TXN, *OF_CLIENTS)
     t.answers[-1] = {api.label: t.answers[-1].get(str(int(api))) for api in asked}
 
 
@@ -208,7 +214,8 @@ def what_replicas_ask_for_offsets_in_every_version(t: Talk) -> None:
 
 @case
 def transactions_that_other_brokers_ask_about(t: Talk) -> None:
-    """KIP-890: a leader asks the coordinator whether a transaction has its partition, for several producers at once."""
+    """KIP-890: a leader asks the coordinator whether a transaction has its partition, for several producers at once.
+    Before that, clients add partitions to one transaction a request."""
     here, nobody, *_ = coordinated_by(t, 1)
     elsewhere, *_ = coordinated_by(t, 2)
     started = initialized(t, here)
@@ -225,7 +232,23 @@ def transactions_that_other_brokers_ask_about(t: Talk) -> None:
             topics=[R.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
         )
 
-    for version in (4, 5):
+    for version in range(MANY_TRANSACTIONS):
+
+        def add(who: str, *partitions: int, node_id: int = 1, later: int = 0, version: int = version) -> None:
+            asked = R(
+                v3_and_below_transactional_id=who,
+                v3_and_below_producer_id=started.producer_id,
+                v3_and_below_producer_epoch=started.producer_epoch + later,
+                v3_and_below_topics=[R.AddPartitionsToTxnTopic(name=TOPIC, partitions=list(partitions))],
+            )
+            t.ask(asked, node_id=node_id, version=version)
+
+        add(elsewhere, 0)
+        add(nobody, 0)
+        add(here, 0, node_id=2)
+        add(here, 0, later=1)
+        add(here, 2, 9)
+    for version in range(MANY_TRANSACTIONS, served(ApiKey.ADD_PARTITIONS_TO_TXN).stop):
 
         def ask(*asked: R.AddPartitionsToTxnTransaction, node_id: int = 1, version: int = version) -> None:
             t.ask(R(transactions=list(asked)), node_id=node_id, version=version)
