@@ -30,6 +30,7 @@ from confluent_kafka import KafkaException
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.rules.java_hash import java_string_hash
+from tests.crash.kill_rounds import PRODUCER_ID_BLOCK
 from tests.crash.replicated_load import MOST_IN_FLIGHT_BESIDE_KAFKA, TOPIC, ReplicatedLoad
 from tests.crash.transaction_clients import GROUP, LOG
 from tests.crash.transaction_load import JAVA_GROUP, LATEST_S, TransactionLoad
@@ -44,7 +45,10 @@ from tests.kit.crash.transaction_history import Anomaly, Outcome, anomalies
 SETTINGS: dict[str, object] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "log.cleaner.backoff.ms": 300,
+    "log.retention.check.interval.ms": 500,
 }
+PRODUCER_IDS = (1, 2, 2, 2, 2, PRODUCER_ID_BLOCK)
+"""How many producer ids each broker is asked for after a fault: now and then so many that it has to ask for more."""
 DISK = "400m"
 MOVED_S = 6.0
 HEARD_NS = 10_000_000_000
@@ -203,6 +207,7 @@ class Round:
         self.cluster, self.folder, self.result = cluster, folder, result
         self.chance = random.Random(seed)
         self.faults = Faults(cluster, self.chance)
+        self.chance_of_ids = random.Random(f"{seed} producer ids")
         self.replication_factor = min(3, len(cluster.nodes))
         beside_kafka = "kafka" in result.brokers
         self.transactions = TransactionLoad(
@@ -231,7 +236,7 @@ class Round:
         """Run the load while `happen` does things to the cluster, and look at everything when both are over."""
         self.cluster.await_settled()  # a session may have ended while all began at once, on few cores
         self.transactions.create_topics()
-        self.records.create_topic(self.replication_factor, self.min_in_sync)
+        self.records.create_topics(self.replication_factor, self.min_in_sync)
         self.cluster.await_settled()
         with self.transactions:
             self.records.start()
@@ -287,6 +292,7 @@ class Round:
         self.cluster.heal()
         if any(name in OF_NETWORK for name in chosen):
             self.cut_off.append((began, time.monotonic_ns() + HEARD_NS))
+        self.records.ask_producer_ids(self.chance_of_ids.choice(PRODUCER_IDS))
         if self.chance.random() < 0.5:
             self.cluster.await_settled()
         time.sleep(self.chance.uniform(0.2, 1.5))

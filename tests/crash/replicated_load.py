@@ -1,12 +1,14 @@
 """Load on a replicated topic: plain and idempotent producers, librdkafka's and our own, a group, and a watcher.
 
-At the end every record that was acknowledged with acks=all is where its acknowledgement said, the idempotent producers'
-records once and in order, the group's offsets where it was told, and what the watcher has ever seen is still there.
+At the end every record that was acknowledged with acks=all is where its acknowledgement said, but for those that
+retention took from one topic, the idempotent producers' records once and in order, the group's offsets where it was
+told, and what the watcher has ever seen is still there. No producer id was given out twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -20,27 +22,41 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.client import ClientError, Delivery, Producer
 from tests.crash import kill_rounds
 from tests.crash.client_actors import QUICK
-from tests.crash.kill_rounds import IDEMPOTENT, PARTITIONS, Acknowledged, Follower, Writer, read_back, value_of
+from tests.crash.kill_rounds import (
+    IDEMPOTENT,
+    PARTITIONS,
+    TOPICS,
+    Acknowledged,
+    Follower,
+    Writer,
+    read_back,
+    value_of,
+)
+from tests.kit.clients.wire import ConnectionClosed
 
-TOPIC = "crash"
+TOPIC, PASSING = "crash", "passing"
+CONFIGS = {TOPIC: TOPICS[TOPIC], PASSING: {"retention.bytes": "200000", "segment.bytes": "50000"}}
+"""Retention takes from the second topic what is some seconds old: its log start moves all the time."""
 MOST_IN_FLIGHT_BESIDE_KAFKA = 1
-"""The requests of an idempotent producer of librdkafka. Kafka answers the first of several NOT_ENOUGH_REPLICAS and the
-next OUT_OF_ORDER_SEQUENCE_NUMBER when the ISR grows between them. Then librdkafka 2.16 takes a new producer epoch, and
-sends what was not acknowledged a second time, be it in the log or not."""
-FINISH_S = 90.0
+"""The requests of an idempotent producer. Kafka answers the first of several NOT_ENOUGH_REPLICAS and the next
+OUT_OF_ORDER_SEQUENCE_NUMBER when the ISR grows between them. Then librdkafka 2.16 takes a new producer epoch, and sends
+what was not acknowledged a second time, be it in the log or not."""
+FINISH_S, PATIENCE_S = 90.0, 30.0
 BURST = 50
-PAUSE_S = 0.01
+PAUSE_S, LONG_PAUSE_S = 0.01, 0.05
 
 
 @dataclass
 class OwnWriter(Writer):
     """A Writer with the producer of `kbroker.client`."""
 
+    pause_s: float = PAUSE_S
+
     def run(self, address: str, stop: threading.Event) -> None:
         options = QUICK | {"bootstrap_servers": address, "delivery_timeout_ms": 120_000, **self.settings}
         with Producer(options) as producer:
             number = 0
-            while not stop.wait(PAUSE_S):
+            while not stop.wait(self.pause_s):
                 for _ in range(BURST):
                     self.send(producer, number)
                     number += 1
@@ -149,20 +165,27 @@ class ReplicatedLoad:
 
     def __init__(self, address: str, acks: str = "all", *, beside_kafka: bool = False):
         in_flight = {"max.in.flight": MOST_IN_FLIGHT_BESIDE_KAFKA} if beside_kafka else {}
+        own = {"enable.idempotence": True, "linger.ms": 2} | in_flight
         self.address = address
         self.writers = [
             Writer("plain", TOPIC, {"acks": acks, "linger.ms": 1, "retries": 100_000}, beside_kafka),
             Writer("idempotent", TOPIC, IDEMPOTENT | {"linger.ms": 2} | in_flight, beside_kafka),
-            OwnWriter("own", TOPIC, {"enable_idempotence": True, "linger_ms": 2}),
+            OwnWriter("own", TOPIC, own),
+            OwnWriter("passing", PASSING, own, pause_s=LONG_PAUSE_S),
         ]
+        self.producer_ids: list[int] = []
         self.follower, self.watcher = PatientFollower(), Watcher()
         self.stopping = threading.Event()
         self.threads: list[threading.Thread] = []
 
-    def create_topic(self, replication_factor: int, min_in_sync: int) -> None:
+    def create_topics(self, replication_factor: int, min_in_sync: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.address})
-        configs = {"min.insync.replicas": str(min_in_sync)}
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, replication_factor, config=configs)])[TOPIC].result(30)
+        topics = [
+            NewTopic(name, PARTITIONS, replication_factor, config=own | {"min.insync.replicas": str(min_in_sync)})
+            for name, own in CONFIGS.items()
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
 
     def start(self) -> None:
         actors = (*self.writers, self.follower, self.watcher)
@@ -178,6 +201,17 @@ class ReplicatedLoad:
         for thread in self.threads:
             thread.start()
 
+    def ask_producer_ids(self, count: int = 1) -> list[str]:
+        """Ask each broker for producer ids, and return what those that give none say."""
+        refused = []
+        for address in self.address.split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                self.producer_ids += kill_rounds.new_producer_ids(int(port), count, host)
+            except (OSError, ConnectionClosed, AssertionError) as error:
+                refused.append(f"{address}: {error!r}")
+        return refused
+
     def finish(self) -> list[str]:
         """Let all end, and return what did not."""
         self.stopping.set()
@@ -192,18 +226,26 @@ class ReplicatedLoad:
         ]
 
     def check(self) -> list[str]:
-        """Return what is wrong in the topic."""
+        """Return what is wrong in the topics, and with producer ids."""
         wrong = [
             f"{writer.name}: {count} records failed: {said}"
             for writer in self.writers
             for said, count in writer.failures.items()
         ]
         wrong += [f"{writer.name}: nothing was acknowledged" for writer in self.writers if not writer.count]
-        for partition in range(PARTITIONS):
+        for topic, partition in itertools.product(CONFIGS, range(PARTITIONS)):
             try:
-                kill_rounds.check(self.writers, self.address, TOPIC, partition)
+                kill_rounds.check(self.writers, self.address, topic, partition)
             except AssertionError as error:
                 wrong.append(str(error))
+        deadline = time.monotonic() + PATIENCE_S
+        while (refused := self.ask_producer_ids()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        wrong += refused
+        try:
+            kill_rounds.check_producer_ids(self.producer_ids)
+        except AssertionError as error:
+            wrong.append(str(error))
         try:
             self.follower.check(self.address)
         except AssertionError as error:
