@@ -10,7 +10,6 @@ import argparse
 import time
 from typing import Any
 
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from tests.kit.clients.wire import WireClient
@@ -397,7 +396,8 @@ def is_told(t: Talk, topic: str) -> bool:
     with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
         known = client.call(ApiKey.METADATA, 12, t.metadata(topic)).topics[0]
         end = client.call(ApiKey.LIST_OFFSETS, 9, t.end(topic)).topics[0].partitions[0]
-    return known.error_code == end.error_code == ErrorCode.NONE
+    # UpdateMetadata comes behind LeaderAndIsr.
+    return not any(each.error_code for each in (known, *known.partitions, end))
 
 
 def show_told(t: Talk, topic: str) -> None:
