@@ -198,7 +198,14 @@ class LogReplica(LogSegments):
             del handles
 
     def _begin_active_at(self, offset: int) -> None:
-        """Let the active segment begin at `offset`, if it is empty."""
+        """Let the active segment begin at `offset`, if it is empty; the whole log, if that ends above `offset`.
+
+        What a log has on the disk whose records were all deleted counts for nothing.
+        """
+        if offset < self.state.log_end_offset:
+            if self.state.log_start_offset == self.state.log_end_offset:
+                self.begin_at(offset)
+            return
         if self._files.active.size:
             return
         if len(self.state.segments()) == 1:

@@ -299,6 +299,29 @@ def test_an_empty_log_may_begin_inside_a_batch_but_no_other(home: LogHome) -> No
     home.abandon()
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("end", range(5, 11))
+def test_a_log_whose_records_were_all_deleted_may_begin_inside_a_batch_although_they_are_still_on_the_disk(
+    home: LogHome, end: int
+) -> None:
+    """The append never ended: the compiled core asked again and again for an empty segment, and did not get it."""
+    home.options = LogOptions(segment_bytes=600)
+    follower = follower_of(home)
+    for offset in range(10):
+        assert follow(follower, stamped([b"v" * 100], offset), end) == 0
+    follower.truncate_to(end)
+    assert follow(follower, b"", end, end) == 0
+    assert (follower.log_start_offset, follower.log_end_offset) == (end, end)
+    first, second = stamped([b"a", b"b"], end - 1), stamped([b"c"], end + 1)
+    assert follow(follower, first, end - 1, end - 1) == 0
+    assert (follower.log_start_offset, follower.log_end_offset) == (end - 1, end + 1)
+    assert follow(follower, second, end + 2, end - 1) == 0
+    assert everything(follower) == first + second
+    again = home.reopen(clean=False)
+    assert (again.log_start_offset, again.log_end_offset) == (end - 1, end + 2)
+    assert everything(again) == first + second
+
+
 def test_the_high_watermark_and_the_start_follow_the_leader_but_never_pass_the_log(follower: Log) -> None:
     assert follow(follower, stamped([b"a", b"b"], 0), 9, 1) == 0
     assert (follower.high_watermark, follower.log_start_offset) == (2, 1)
