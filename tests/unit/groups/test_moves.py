@@ -13,6 +13,7 @@ from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol.records import ControlType
 from kbroker.rules.consumer_group_member import Beat, BeatAnswer
+from kbroker.rules.group import Group
 from kbroker.rules.group_offsets import CommittedOffset
 from kbroker.state_log.state_partition import Producer
 from tests.kit.parts.moving import MovingBrokers, MovingPartition
@@ -99,6 +100,32 @@ def test_a_members_session_begins_anew_with_the_next_coordinator(brokers: Broker
     assert brokers.leader.coordinator.heartbeat("g", 1, joined.member_id, None) is ErrorCode.NONE
     brokers.advance(10_001)
     assert brokers.leader.coordinator.heartbeat("g", 1, joined.member_id, None) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_load_clears_what_a_failed_unload_left(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-9307: what is left of groups that were not ended is not served when the broker is the coordinator again."""
+    old = brokers.leader
+    members = [old.form(group_id).member_id for group_id in ("g", "h")]
+    for group_id, member_id in zip(("g", "h"), members, strict=True):
+        assert old.commit({P0: 5}, group_id, 1, member_id) == DONE
+    ended: list[str] = []
+
+    def end(self: Group, error: ErrorCode) -> None:
+        ended.append(self.group_id)
+        if len(ended) == 2:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "end", end)
+        with pytest.raises(MemoryError):
+            brokers.move(1)
+    assert old.coordinator.heartbeat("h", 1, members[1], None) is ErrorCode.NOT_COORDINATOR
+    brokers.tell(1)
+    assert brokers.leader.commit({P0: 6}, "h", 1, members[1]) == DONE
+    brokers.move(0)
+    assert [old.fetch(group_id) for group_id in ("g", "h")] == [{"t-0": 5}, {"t-0": 6}]
+    for group_id, member_id in zip(("g", "h"), members, strict=True):
+        assert old.coordinator.heartbeat(group_id, 1, member_id, None) is ErrorCode.NONE
 
 
 def test_a_rebalance_begins_anew_with_the_next_coordinator(brokers: Brokers) -> None:
