@@ -1,7 +1,7 @@
 """An administrator: topics are made, grown and deleted, replicas moved, configs changed, elections held.
 
-Most is asked of brokers, as clients do; some is written into the tree, as old tools do. An administrator asks again
-for a while, and then gives up: what it has asked for may happen all the same.
+Most is asked of brokers, as clients do; some is written into the tree, as old tools do. Another administrator deletes
+records. Each asks again for a while, and then gives up: what it has asked for may happen all the same.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ BACKOFF = 200 * MS
 NAMES = ("orders", "views", "more", "other")
 MOST_PARTITIONS = 3
 SESSION_TIMEOUT = 6 * SECOND
+DELETION_TIMEOUT = 2 * SECOND
 AGAIN = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR)
 ACTIONS = (
     "create", "create", "grow", "delete", "configure", "configure_brokers", "reassign", "reassign", "reassign",
@@ -186,3 +187,44 @@ class Administrator(Client):
             self.until = 0
 
         Task(self.process, write, "tool").start()
+
+
+@dataclass
+class Deleter(Client):
+    """Deletes records, of one partition at a time."""
+
+    until: int = 0
+    """It does not ask any more after this time."""
+
+    def act(self) -> None:
+        """Begin to delete all that is committed, or a part of what was committed so far, if nothing is under way."""
+        if self.simulation.scheduler.now < self.until:
+            return
+        self.until = self.simulation.scheduler.now + PATIENCE
+        at, topic_id, _ = self.chance.choice(list(self.simulation.partitions()))
+        ledger = self.simulation.checker.ledgers.get((topic_id, at.partition_id))
+        offset = -1 if ledger is None or self.chance.random() < 0.7 else self.chance.randint(0, ledger.end)
+        self.note(f"deletes the records of {at} below {offset}")
+        self._ask(at, topic_id, offset)
+
+    def _ask(self, at: TopicPartition, topic_id: UUID, offset: int) -> None:
+        """Ask the leader, as far as this client knows it, again and again."""
+        if self.simulation.scheduler.now >= self.until:
+            return
+
+        def again() -> None:
+            self.after(BACKOFF, lambda: self._ask(at, topic_id, offset))
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, Failure) or answer[0]:
+                self.refresh()
+                again()
+                return
+            self.note(f"has deleted the records of {at} below {offset}")
+            self.until = 0
+
+        leader = self.leader(at, topic_id)
+        if leader < 0:
+            again()
+        else:
+            self.call(leader, ("delete_records", at, topic_id, offset, DELETION_TIMEOUT), answered)

@@ -230,6 +230,7 @@ class Life:
         self.membership: Any = None
         self.logs: Any = None
         self.partitions: Any = None
+        self.producer_ids: Any = None
         self.fetchers = self.kit.fetchers(self)
         self.controller = self.kit.controller(self)
         self.requests = Requests(self)

@@ -46,6 +46,8 @@ class Checker:
     """The session that was elected in this epoch."""
     allow_unclean: set[str] = field(default_factory=set)
     """The paths of configs that have allowed unclean elections."""
+    ids: dict[int, int] = field(default_factory=dict)
+    """Producer ids that were given out: first id -> how many."""
     checks: int = 0
     reader: Callable[[Any], Any] = lambda log: LogFiles(log.path)
     """Makes what reads a log on and on."""
@@ -134,6 +136,15 @@ class Checker:
     def consumed_committed(self, ledger: Ledger, node_id: int, start: int, end: int, seen: Sequence[Stored]) -> None:
         if not ledger.is_lossy:
             self.hold(invariants.committed_reads_are_exact(ledger, node_id, start, end, seen), ledger.name)
+
+    def ids_given(self, ids: Sequence[int]) -> None:
+        """Look at producer ids that a client was given, in the order in which it was given them."""
+        first = 0
+        for at in range(1, len(ids) + 1):
+            if at == len(ids) or ids[at] != ids[at - 1] + 1:
+                self.hold(invariants.producer_ids_are_new(self.ids, ids[first], at - first))
+                self.ids[ids[first]] = at - first
+                first = at
 
     # --- the tree
 

@@ -288,6 +288,9 @@ class Faults:
         broker.clock.set_by_ms = self._chance.choice((-3_600_000, -1000, 0, 1000, 3_600_000))
         self._note(f"{broker.name}: the clock is set by {broker.clock.set_by_ms} ms")
 
+    def _delete(self) -> None:
+        self._simulation.deleter.act()
+
     # --- administration
 
     def _administrate(self) -> None:

@@ -17,6 +17,7 @@ from kbroker.cluster.controller_flows import UncleanElectionEnabled
 from kbroker.cluster.joining import CannotJoin, InterBrokerListeners
 from kbroker.cluster.membership import Membership, MembershipOptions
 from kbroker.cluster.new_topics import TopicDefaults
+from kbroker.cluster.producer_ids import AllocatedProducerIds
 from kbroker.cluster.shared_topics import SharedTopics
 from kbroker.config.broker_config import BrokerConfig, Given, config_of
 from kbroker.coordination import paths
@@ -122,9 +123,9 @@ class RealLogs:
             break
 
     def write_checkpoints(self, *, everything: bool) -> None:
-        """High watermarks only, or recovery points and starts too, which are written less often."""
+        """High watermarks only, or recovery points and starts too, which are written less often, before retention."""
         if everything:
-            self._manager.write_checkpoints()
+            self._manager.check_retention()
         else:
             self._manager.write_high_watermarks()
 
@@ -245,6 +246,7 @@ class RealKit:
             life.node_id, life.logs.host, life.fetchers, life.ask_controller, life.metadata, life.clock, NoListeners(),
             max_lag_ms=MAX_LAG_MS,
         )  # fmt: skip
+        life.producer_ids = AllocatedProducerIds(life.node_id, lambda: life.metadata.broker_epoch, life.ask_controller)
         life.partitions.on_usable = life.membership.ask_for_roles
         life.metadata.on_deleted = life.partitions.topics_deleted
 

@@ -44,6 +44,24 @@ class PendingAck:
 
 
 @dataclass
+class PendingDeletion:
+    """A deletion of records that waits until all live replicas have done it."""
+
+    log: Any
+    offset: int
+    respond: Respond
+    timer: Event | None = None
+    is_over: bool = False
+
+    def finish(self, code: int) -> None:
+        if not self.is_over:
+            self.is_over = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self.respond((code,))
+
+
+@dataclass
 class PendingFetch:
     """A follower's fetch that waits for records."""
 
@@ -60,6 +78,7 @@ class Requests:
     def __init__(self, life: Life):
         self._life = life
         self._acks: list[PendingAck] = []
+        self._deletions: list[PendingDeletion] = []
         self._fetches: list[PendingFetch] = []
 
     def serve(self, request: Any, respond: Respond) -> None:
@@ -171,6 +190,13 @@ class Requests:
             if code is not None:
                 ack.finish(code)
         self._acks = [ack for ack in self._acks if not ack.is_over]
+        for deletion in self._deletions:
+            state = deletion.log.state
+            if state.state != "open" or state.role != "leader":
+                deletion.finish(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            elif state.low_watermark >= deletion.offset:
+                deletion.finish(0)
+        self._deletions = [deletion for deletion in self._deletions if not deletion.is_over]
         for fetch in self._fetches:
             if not fetch.is_over and self._has_more(fetch):
                 self._answer_fetch(fetch)
@@ -202,16 +228,35 @@ class Requests:
             return
         respond((0, data, aborted, state.high_watermark, state.log_start_offset))
 
-    def _delete_records(self, at: TopicPartition, topic_id: Any, offset: int, respond: Respond) -> None:
+    def _delete_records(self, at: TopicPartition, topic_id: Any, offset: int, timeout: int, respond: Respond) -> None:
+        """Delete what is below `offset`; -1: below the high watermark."""
+        life = self._life
         try:
             log = self._log(at, topic_id)
             if log.state.role != "leader":
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            log.delete_records_before(min(offset, log.state.high_watermark))
+            start = log.delete_records_before(offset)
         except KbrokerError as error:
             respond((int(error.code),))
             return
-        respond((0,))
+        life.note(f"{at} starts at {start}")
+        deletion = PendingDeletion(log, start if offset < 0 else offset, respond)
+        deletion.timer = life.scheduler.after(
+            timeout, lambda: deletion.finish(int(ErrorCode.REQUEST_TIMED_OUT)), life.process
+        )
+        self._deletions.append(deletion)
+
+    # --- producer ids
+
+    def _producer_ids(self, count: int, respond: Respond) -> None:
+        """Give out so many producer ids, one by one as to so many producers; fewer if there are no more now."""
+        given: list[int] = []
+        try:
+            given.extend(self._life.producer_ids.next() for _ in range(count))
+        except KbrokerError as error:
+            respond((int(error.code), given))
+            return
+        respond((0, given))
 
     # --- followers
 

@@ -14,7 +14,7 @@ import random
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import Create
 from kbroker.model import TopicPartition
 from tests.kit.logs.quick_disk import quick_directory
-from tests.simulation.admin import Administrator
+from tests.simulation.admin import Administrator, Deleter
 from tests.simulation.broker import CLUSTER_ID, Broker, Life
 from tests.simulation.checker import Checker
 from tests.simulation.clocks import EPOCH_MS
@@ -35,7 +35,7 @@ from tests.simulation.real import RealKit
 from tests.simulation.scheduler import SECOND, Scheduler
 from tests.simulation.stored import Stored
 from tests.simulation.tree import TREE, TreeServer
-from tests.simulation.workload import Client, Consumer, Producer, Transactions
+from tests.simulation.workload import Client, Consumer, Newcomers, Producer, Transactions
 
 START_LIMIT = 30 * SECOND
 RECOVERY = 90 * SECOND
@@ -71,10 +71,11 @@ class Plan:
             "damage",
         )  # fmt: skip
         faults = tuple(kind for kind in kinds if chance.random() < 0.5) or ("kill",)
-        return cls(
+        plan = cls(
             seed, brokers, tuple(topics), chance.random() < 0.4, chance.choice((8, 12, 20)) * SECOND, faults,
             chance.random() < 0.5, chance.choice((700, 2000, 1 << 20)),
         )  # fmt: skip
+        return replace(plan, faults=(*faults, "delete")) if chance.random() < 0.5 else plan
 
     def __str__(self) -> str:
         topics = ", ".join(f"{name} {count}x{replicas}" for name, count, replicas in self.topics)
@@ -110,6 +111,7 @@ class Simulation:
         self.tree.changed.append(self._note_topics)
         self.faults = Faults(self)
         self.administrator = Administrator(self, "ad")
+        self.deleter = Deleter(self, "del")
         self._make_tree()
         for node_id in range(1, self.plan.broker_count + 1):
             self.brokers[node_id] = Broker(self, node_id, self.home / f"b{node_id}")
@@ -284,6 +286,7 @@ class Simulation:
                 yield f"{at} has the ISR {state.isr} of {replicas}"
                 continue
             ends = set()
+            starts = {}
             for node_id in replicas:
                 life = self.brokers[node_id].life
                 log = life.log(at) if life is not None else None
@@ -293,7 +296,10 @@ class Simulation:
                 if (log.state.role == "leader") != (node_id == state.leader):
                     yield f"broker {node_id} is {log.state.role} of {at}, which {state.leader} leads"
                 ends.add((log.state.log_end_offset, log.state.high_watermark))
+                starts[node_id] = log.state.log_start_offset
             else:
+                if min(starts.values()) < starts[state.leader]:
+                    yield f"{at} has starts {starts}, {state.leader} leads"
                 if len(ends) != 1 or len(set(next(iter(ends)))) != 1:
                     yield f"{at} has ends and high watermarks {sorted(ends)}"
 
@@ -355,6 +361,8 @@ class Simulation:
                     self, f"t{number}", partitions=new, producer_id=5000 + number, pace=self.plan.duration // 10
                 )
             )
+        if not before:
+            self.clients.append(Newcomers(self, "ids"))
         for client in self.clients[before:]:
             client.refresh()
             client.start()  # type: ignore[attr-defined]

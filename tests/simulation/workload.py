@@ -25,6 +25,8 @@ NOWHERE = TopicPartition("", 0)
 NOTHING = UUID(int=0)
 BACKOFF = 50 * MS
 FETCH_BYTES = 700
+PRODUCERS = 400
+"""How many begin at a time: a broker takes the next block of ids (1,000) soon."""
 
 
 @dataclass
@@ -364,6 +366,30 @@ class Consumer(Client):
         self.simulation.consumed(
             self, node_id, start, end, batches, visible(batches, aborted) if self.committed else None
         )
+
+
+@dataclass
+class Newcomers(Client):
+    """Stands for producers that begin, many at a time: it takes producer ids of one broker or the other."""
+
+    pace: int = 300 * MS
+    is_done: bool = False
+    """Whether it was given all that it wanted since the faults ended."""
+
+    def start(self) -> None:
+        self.after(self.chance.randrange(1, self.pace), self._take)
+
+    def _take(self) -> None:
+        node_id = self.chance.choice(sorted(self.simulation.brokers))
+        self.call(node_id, ("producer_ids", PRODUCERS), self._answered)
+
+    def _answered(self, answer: Any) -> None:
+        if not isinstance(answer, Failure):
+            code, ids = answer
+            self.simulation.checker.ids_given(ids)
+            self.is_done = self.simulation.faults.is_over and code == 0
+        if not self.is_done:
+            self.after(self.chance.randrange(1, 2 * self.pace), self._take)
 
 
 def visible(batches: list[Stored], aborted: list[tuple[int, int]]) -> list[Stored]:
