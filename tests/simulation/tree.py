@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kbroker.coordination.store import (
@@ -69,8 +70,8 @@ class TreeServer:
         self.changed: list[Change] = []
         self.lost_answers = 0.0
         """Which share of changes is carried out and their connection broken before the answer."""
-        self.drop_event: Callable[[Served, WatchEvent], bool] = lambda served, event: False
-        """Whether an event gets lost, against all rules: for tests of the simulator."""
+        self.hold_event: Callable[[Served, WatchEvent], int | None] = lambda served, event: 0
+        """How long an event is held back; None: it gets lost, against all rules. For tests of the simulator."""
         self._last_id = 0
         self._last_session = 1000
         self._watches: dict[tuple[bool, str], dict[tuple[int, Watcher], None]] = {}
@@ -185,11 +186,18 @@ class TreeServer:
     def _fire(self, of_children: bool, path: str, event: WatchEvent) -> None:
         for session_id, watcher in self._watches.pop((of_children, path), {}):
             served = self.sessions[session_id]
-            if not self.drop_event(served, event):
-                served.event_number += 1
-                served.outbox.append((served.event_number, watcher, event))
-                if served.connection is not None:
-                    served.connection.send(1, ("event", 0, served.outbox[-1]))
+            delay = self.hold_event(served, event)
+            if delay:
+                self.scheduler.after(delay, partial(self._tell, served, watcher, event))
+            elif delay is not None:
+                self._tell(served, watcher, event)
+
+    def _tell(self, served: Served, watcher: Watcher, event: WatchEvent) -> None:
+        if served.session_id in self.sessions:
+            served.event_number += 1
+            served.outbox.append((served.event_number, watcher, event))
+            if served.connection is not None:
+                served.connection.send(1, ("event", 0, served.outbox[-1]))
 
     def watch(self, served: Served, path: str, watcher: Watcher | None, *, of_children: bool = False) -> None:
         if watcher is not None:
