@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WHOLE_LIMIT = 60 * SECOND
 ADMIN = "admin"
 """In a plan: the administrator is at work beside the faults."""
+IDS = "ids"
+"""In a plan: new producers take ids beside the faults."""
 
 
 class Faults:
@@ -66,7 +68,7 @@ class Faults:
     def _next(self) -> None:
         if self.is_over:
             return
-        kinds = [kind for kind in self._simulation.plan.faults if kind != ADMIN]
+        kinds = [kind for kind in self._simulation.plan.faults if kind not in (ADMIN, IDS)]
         if not kinds:
             return
         kind = self._chance.choice(kinds)

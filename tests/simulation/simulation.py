@@ -28,7 +28,7 @@ from tests.simulation.admin import Administrator, Deleter
 from tests.simulation.broker import CLUSTER_ID, Broker, Life
 from tests.simulation.checker import Checker
 from tests.simulation.clocks import EPOCH_MS
-from tests.simulation.faults import Faults
+from tests.simulation.faults import IDS, Faults
 from tests.simulation.invariants import Violation
 from tests.simulation.network import Network, Weather
 from tests.simulation.real import RealKit
@@ -75,7 +75,8 @@ class Plan:
             seed, brokers, tuple(topics), chance.random() < 0.4, chance.choice((8, 12, 20)) * SECOND, faults,
             chance.random() < 0.5, chance.choice((700, 2000, 1 << 20)),
         )  # fmt: skip
-        return replace(plan, faults=(*faults, "delete")) if chance.random() < 0.5 else plan
+        more = tuple(kind for kind in ("delete", IDS) if chance.random() < 0.5)
+        return replace(plan, faults=(*faults, *more))
 
     def __str__(self) -> str:
         topics = ", ".join(f"{name} {count}x{replicas}" for name, count, replicas in self.topics)
@@ -361,7 +362,7 @@ class Simulation:
                     self, f"t{number}", partitions=new, producer_id=5000 + number, pace=self.plan.duration // 10
                 )
             )
-        if not before:
+        if not before and IDS in self.plan.faults:
             self.clients.append(Newcomers(self, "ids"))
         for client in self.clients[before:]:
             client.refresh()

@@ -512,22 +512,16 @@ ONE = (("orders", 1, 3),)
 THREE = (("orders", 3, 3),)
 LATE = "not everything is served again"
 PLANTS = [
-    Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), "leader_has_everything", first=22),
-    Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), "equal_below_high_watermark", first=3),
-    Plant(cut_where_the_answer_ends, ("kill", "pause", "cut", "tree"), LATE, first=179),
-    Plant(ignore_the_leaders_start, ("kill", "pause", "delete"), LATE, first=2),
+    Plant(truncate_to_high_watermark, ("kill", "pause", "tree"), "leader_has_everything"),
+    Plant(ask_about_no_epoch, ("kill", "pause", "cut", "tree"), LATE),
+    Plant(cut_where_the_answer_ends, ("kill", "pause", "cut", "tree"), LATE, first=175),
+    Plant(ignore_the_leaders_start, ("kill", "pause", "delete"), LATE),
     Plant(go_on_behind_the_leaders_start, ("kill", "delete"), LATE),
-    Plant(
-        let_in_before_the_epochs_start,
-        ("lie", "pause", "kill"),
-        "new_member_has_everything",
-        {"duration": 20 * SECOND, "topics": THREE},
-        first=46,
-    ),
+    Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), "new_member_has_everything", first=360),
     Plant(begin_the_epoch_again, ("power",), "equal_below_high_watermark", first=630),
-    Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE, first=1, fault=lose_answers),
-    Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), LATE, first=2, fault=lose_answers),
-    Plant(refuse_the_same_epoch, ("full", "kill"), LATE, first=11),
+    Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE, fault=lose_answers),
+    Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), LATE, fault=lose_answers),
+    Plant(refuse_the_same_epoch, ("full", "kill"), LATE),
     Plant(
         obey_what_a_former_life_was_told,
         ("kill", "damage", "pause"),
@@ -535,7 +529,7 @@ PLANTS = [
         first=110,
         fault=repeat_roles_of_former_lives,
     ),
-    Plant(obey_late_stops, ("full", "admin"), LATE, first=3, fault=repeat_stops_of_older_epochs),
+    Plant(obey_late_stops, ("full", "admin"), LATE, first=60, fault=repeat_stops_of_older_epochs),
     Plant(
         let_in_a_former_life,
         ("pause", "cut"),
@@ -552,10 +546,9 @@ PLANTS = [
         ("power",),
         "leader_has_everything",
         {"flushes": False, "duration": 20 * SECOND, "topics": THREE},
-        first=132,
     ),
-    Plant(give_ids_without_compare_and_set, ("lie",), "producer_ids_are_new", first=5, fault=read_blocks_slowly),
-    Plant(fence_leaders_that_know_more, ("pause", "lie"), LATE, first=1, fault=ask_controllers_that_were_replaced),
+    Plant(give_ids_without_compare_and_set, ("lie", "ids"), "producer_ids_are_new", fault=read_blocks_slowly),
+    Plant(fence_leaders_that_know_more, ("pause", "lie"), LATE, fault=ask_controllers_that_were_replaced),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
     Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE),
     Plant(
@@ -567,8 +560,8 @@ PLANTS = [
     ),
     Plant(keep_the_leader_epoch, ("lie", "kill"), "epochs_of_state_only_grow"),
     Plant(miss_watches, ("tree", "cut"), LATE),
-    Plant(lead_without_lost_records, ("damage",), "leader_has_everything", first=1),
-    Plant(keep_an_isr_that_was_cut_down, ("damage",), "leader_has_everything", first=1),
+    Plant(lead_without_lost_records, ("damage",), "leader_has_everything"),
+    Plant(keep_an_isr_that_was_cut_down, ("damage",), "leader_has_everything"),
 ]
 WITH_FAULTS = [plant for plant in PLANTS if plant.fault is not Plant._field_defaults["fault"]]
 FEW = 3
