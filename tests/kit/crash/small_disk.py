@@ -14,30 +14,27 @@ import pytest
 SIZE = "24m"
 
 
-def _mounted(*arguments: str) -> str:
-    """Mount, and return why that is refused; "" if it is not."""
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    return f"no leave to mount: {done.stderr.strip()}" if done.returncode else ""
-
-
 def mount(*arguments: str) -> None:
-    """Mount something. The test is skipped where that is refused."""
-    if refusal := _mounted(*arguments):
+    """Mount something. The test is skipped where this process may mount nothing."""
+    if refusal := why_no_disk():
         pytest.skip(refusal)
+    subprocess.run(["mount", *arguments], check=True)
 
 
 def why_no_disk() -> str:
     """Return why this process may not mount a file system; "" if it may."""
     with tempfile.TemporaryDirectory() as path:
-        refusal = _mounted("-t", "tmpfs", "tmpfs", path)
-        if not refusal:
-            subprocess.run(["umount", path], check=True)
-        return refusal
+        done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"no leave to mount: {done.stderr.strip()}"
+        subprocess.run(["umount", path], check=True)
+        return ""
 
 
 @contextmanager
 def disk(path: Path, size: str = SIZE) -> Iterator[Path]:
-    """Mount a small file system for as long as the context lasts."""
+    """Mount a small file system at a new path for as long as the context lasts."""
+    path.mkdir()
     mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
     try:
         yield path
