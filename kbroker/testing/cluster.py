@@ -241,13 +241,29 @@ class Cluster:
         self._wait(missing, timeout_s)
 
     def _misregistered(self, admin: AdminClient) -> str:
-        """Return which brokers are registered and should not be, or should be; "" if all is as it should be."""
+        """Return which brokers are registered and should not be, or should be; "" if all is as it should be.
+
+        Each broker is asked: one that was paused tells what was so before, until it has heard from ZooKeeper.
+        """
+        from kbroker.client import ClientError
+        from kbroker.protocol import messages as M
+
+        async def told_by(broker_id: int) -> tuple[int, list[int]]:
+            told = await admin._cluster.call(M.DescribeClusterRequest(), broker_id)
+            return told.controller_id, sorted(each.broker_id for each in told.brokers)
+
         running = self._reachable()
-        cluster = admin.describe_cluster()
-        registered = sorted(broker.node_id for broker in cluster.brokers)
-        if registered != running:
-            return f"brokers {registered} are registered, and {running} can be reached"
-        return "" if cluster.controller_id in running else "there is no controller"
+        try:
+            admin.describe_cluster()  # where the brokers are
+            for broker_id in running:
+                controller_id, registered = admin._thread.call(told_by(broker_id))
+                if registered != running:
+                    return f"broker {broker_id} tells of brokers {registered}, and {running} can be reached"
+                if controller_id not in running:
+                    return f"broker {broker_id} tells of no controller"
+        except ClientError as error:
+            return str(error)
+        return ""
 
     def _wait(self, missing: Callable[[], str], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
