@@ -436,7 +436,11 @@ def test_a_broker_that_comes_gets_its_share_and_moves_it_between_its_disks(
                 "listener.security.protocol.map": "INSIDE:PLAINTEXT",
                 "inter.broker.listener.name": "INSIDE",
             },
-            ["listener INSIDE (inter.broker.listener.name, ", "is not one of broker 1, 2, 3, which has PLAINTEXT"],
+            [
+                "listener INSIDE (inter.broker.listener.name, ",
+                "is not one of broker 1, 2, 3",
+                ", which has PLAINTEXT: ",
+            ],
         ),
         ({"advertised.listeners": "PLAINTEXT://{first}"}, ["broker 1 ", "({first})", "(advertised.listeners, "]),
     ],

@@ -178,9 +178,9 @@ def test_the_log_says_when_nobody_has_been_reached_for_some_time(
             with pytest.raises(ConnectionFailed):
                 run(cluster, cluster.any_connection())
         text = "no broker has been reached for 0 s: cannot connect to "
-        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-            text + each for each in said
-        ]
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        ours = [each for each in warnings if "127.0.0.1:1:" in each]  # the clients of other tests may live on
+        assert ours == [text + each for each in said]
 
 
 def test_the_log_says_that_a_coordinator_has_not_been_there_for_some_time(
