@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from kbroker.model import bracketed
 from kbroker.testing.broker_process import BrokerProcess
 from kbroker.testing.folder import Folder, remove_ownerless
+from kbroker.testing.pausing import Pausable
 from kbroker.testing.reserved_port import ReservedPort
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OF_THE_KIT = {
 }
 
 
-class Broker:
+class Broker(Pausable):
     """A broker in a subprocess, on a free port, with temporary data: ready when the `with` block begins.
 
         with Broker(settings={"num.partitions": 3}) as broker:
@@ -166,15 +166,6 @@ class Broker:
     def resume(self) -> None:
         """Let a paused broker go on."""
         self._runner.resume()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """A context manager: `pause`, and `resume` at the end of the block."""
-        self.pause()
-        try:
-            yield
-        finally:
-            self.resume()
 
     def close(self) -> None:
         """End the broker in whatever state it is, and remove temporary data. Closing twice is allowed."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import kbroker
 from kbroker.testing.broker_failed import BrokerFailed
+from kbroker.testing.pausing import stop_threads
 
 STOP_TIMEOUT_S = 30.0
 ABORT_TIMEOUT_S = 5.0
@@ -127,9 +128,7 @@ class BrokerProcess:
 
     def pause(self) -> None:
         """Send SIGSTOP, and return when every thread of the process is stopped."""
-        process = self._running()
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        stop_threads(self._running())
         self.is_paused = True
 
     def resume(self) -> None:

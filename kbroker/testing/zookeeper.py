@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +16,7 @@ from typing import Self
 from kbroker.testing.broker_failed import BrokerFailed
 from kbroker.testing.folder import Folder
 from kbroker.testing.lifeline import Lifeline
+from kbroker.testing.pausing import Pausable, stop_threads
 from kbroker.testing.reserved_port import ReservedPort
 
 HOST = "127.0.0.1"
@@ -81,7 +81,7 @@ def find_jars(directory: str | Path | None = None, environment: Mapping[str, str
     raise ZooKeeperMissing(f"there is no zookeeper-*.jar in {', '.join(map(str, looked_in))}")
 
 
-class ZooKeeper:
+class ZooKeeper(Pausable):
     """One ZooKeeper server on a free port, with temporary data. A context manager. `jars`: see `find_jars`.
 
     The constructor raises ZooKeeperMissing when Java or the jars are not found.
@@ -148,22 +148,11 @@ class ZooKeeper:
 
         Raises RuntimeError when it is not running.
         """
-        process = self._running()
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        stop_threads(self._running())
 
     def resume(self) -> None:
         """Let a paused server go on. Raises RuntimeError when it is not running."""
         self._running().send_signal(signal.SIGCONT)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """A context manager: `pause`, and `resume` at the end of the block."""
-        self.pause()
-        try:
-            yield
-        finally:
-            self.resume()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
