@@ -284,7 +284,11 @@ class Membership:
 
     def _others(self, session: Store) -> dict[int, paths.BrokerRegistration]:
         """The other brokers whose registrations can be read."""
-        registered = self._registrations(session)
+        return self._readable_others(self._registrations(session))
+
+    def _readable_others(
+        self, registered: Mapping[int, paths.BrokerRegistration | None]
+    ) -> dict[int, paths.BrokerRegistration]:
         return {at: found for at, found in registered.items() if found is not None and at != self.node_id}
 
     def _other_with_same_address(self, session: Store) -> int | None:
@@ -304,8 +308,9 @@ class Membership:
 
     def _register(self, session: Store) -> int:
         # The broker knows who else is there before a controller can give it roles.
-        self._tell_brokers(self._registrations(session))
-        check_listeners(self._endpoints, self._options.listeners, self._others(session))
+        registered = self._registrations(session)
+        self._tell_brokers(registered)
+        check_listeners(self._endpoints, self._options.listeners, self._readable_others(registered))
         registration = paths.BrokerRegistration(
             self._endpoints, self._rack, self._clock.wall_ms(), self._options.kbroker_version
         )
