@@ -30,6 +30,7 @@ from kbroker.cli.topic_facts import (
 )
 from kbroker.cli.watch import looks
 from kbroker.client.admin.admin_client import AdminClient
+from kbroker.client.admin.items import numbers_by_topic
 from kbroker.client.admin.results import Reassignment, TopicDescription
 from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
@@ -240,18 +241,11 @@ def _as_dict(move: Move) -> dict[str, Any]:
 def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
     name = str(arguments.plan)
     plan = _decoded(name, sys.stdin.read() if name == "-" else arguments.plan.read_text())
-    chosen_partitions(admin, [*_by_topic(plan).items()])
+    chosen_partitions(admin, [*numbers_by_topic(plan).items()])
     _begin(admin, plan, arguments.throttle)
     if arguments.json:
         print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in plan.items()])
     return 0
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for at in partitions:
-        found.setdefault(at.topic, []).append(at.partition_id)
-    return found
 
 
 def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], megabytes: float | None) -> None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from kbroker.cli.reassign import _by_topic, _check_all_there, _decoded, _encoded
+from kbroker.cli.reassign import _check_all_there, _decoded, _encoded
+from kbroker.client.admin.items import numbers_by_topic
 from kbroker.errors import KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.rules.rebalance import Placed
@@ -41,7 +42,7 @@ def test_what_is_no_plan_is_refused(text: str, problem: str) -> None:
 
 def test_each_topic_of_a_plan_is_asked_for_once() -> None:
     plan = [TopicPartition("views", 1), TopicPartition("clicks", 0), TopicPartition("views", 0)]
-    assert _by_topic(plan) == {"views": [1, 0], "clicks": [0]}
+    assert numbers_by_topic(plan) == {"views": [1, 0], "clicks": [0]}
 
 
 def test_a_broker_that_is_only_away_keeps_its_replicas() -> None:
