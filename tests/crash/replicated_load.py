@@ -157,6 +157,15 @@ def name_of(value: bytes) -> bytes:
     return b":".join(value.split(b":")[:2])
 
 
+@contextlib.contextmanager
+def noted(wrong: list[str], what: str = "") -> Iterator[None]:
+    """Note what a check of the block finds wrong, and go on behind the block."""
+    try:
+        yield
+    except AssertionError as error:
+        wrong.append(f"{what}{error}")
+
+
 class ReplicatedLoad:
     """The load of one round. `acks` of the plain producer is all, except to show that less is found.
 
@@ -234,22 +243,16 @@ class ReplicatedLoad:
         ]
         wrong += [f"{writer.name}: nothing was acknowledged" for writer in self.writers if not writer.count]
         for topic, partition in itertools.product(CONFIGS, range(PARTITIONS)):
-            try:
+            with noted(wrong):
                 kill_rounds.check(self.writers, self.address, topic, partition)
-            except AssertionError as error:
-                wrong.append(str(error))
         deadline = time.monotonic() + PATIENCE_S
         while (refused := self.ask_producer_ids()) and time.monotonic() < deadline:
             time.sleep(0.2)
         wrong += refused
-        try:
+        with noted(wrong):
             kill_rounds.check_producer_ids(self.producer_ids)
-        except AssertionError as error:
-            wrong.append(str(error))
-        try:
+        with noted(wrong, "group: "):
             self.follower.check(self.address)
-        except AssertionError as error:
-            wrong.append(f"group: {error}")
         wrong += list(self.watcher.check(self.address))[:20]
         return wrong
 
