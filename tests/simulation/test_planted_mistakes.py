@@ -520,7 +520,7 @@ PLANTS = [
     Plant(ignore_the_leaders_start, ("kill", "pause", "delete"), LATE),
     Plant(go_on_behind_the_leaders_start, ("kill", "delete"), LATE),
     Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), "new_member_has_everything", first=399),
-    Plant(begin_the_epoch_again, ("power",), "equal_below_high_watermark", first=851),
+    Plant(begin_the_epoch_again, ("power",), "equal_below_high_watermark", first=948),
     Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE, first=3, fault=lose_answers),
     Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), LATE, first=3, fault=lose_answers),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE, first=2),
@@ -540,7 +540,7 @@ PLANTS = [
         first=186,
         fault=replace_disks_of_who_joins,
     ),
-    Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller"),
+    Plant(write_without_the_epoch, ("pause", "tree", "lie"), "state_is_of_the_controller", first=58),
     Plant(take_the_next_epoch, ("lie",), "controllers_write_in_their_own_epochs", first=72, fault=read_epochs_slowly),
     Plant(keep_the_epoch_of_the_deposed, ("lie",), "controller_has_an_epoch_of_its_own"),
     Plant(

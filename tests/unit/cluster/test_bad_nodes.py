@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,14 @@ class Watching:
         self.admin.multi([write, *note])
         assert self.membership.woken.wait(30)
         self.membership.step()
+
+    def end_session(self) -> None:
+        """End the member's session. Return when the member knows: other events set `woken` too."""
+        session = self.membership._session_or_fail()
+        heard = threading.Event()
+        session.on_end(heard.set)  # after the member's own
+        self.embedded.expire(session.session_id)
+        assert heard.wait(30)
 
     def topic(self, name: str) -> Any:
         assert self.topics is not None
@@ -263,8 +272,7 @@ def test_a_broker_with_rubbish_in_its_configs_comes_back_after_its_session_witho
     watching.tell("t")
     watching.put(paths.topic_config_path("t"), RUBBISH)
     watching.put(paths.broker_config_path("1"), RUBBISH)
-    watching.embedded.expire(member._session_or_fail().session_id)
-    assert member.woken.wait(30)
+    watching.end_session()
     assert member.step() != RETRY_S
     assert watching.registered_times == 2
 
@@ -321,13 +329,11 @@ def test_a_member_comes_back_while_the_cluster_is_on_its_way_to_kraft_and_not_on
     """/migration is there as soon as a KRaft controller has started. A broker that is new is refused then already."""
     member = watching.join()
     watching.admin.create(paths.MIGRATION, b'{"version":0}')
-    watching.embedded.expire(member._session_or_fail().session_id)
-    assert member.woken.wait(30)
+    watching.end_session()
     assert member.step() != RETRY_S
     assert watching.registered_times == 2
     watching.admin.create(paths.CONTROLLER, b'{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":7}')
-    watching.embedded.expire(member._session_or_fail().session_id)
-    assert member.woken.wait(30)
+    watching.end_session()
     assert member.step() == member.step() == RETRY_S
     assert watching.registered_times == 2
     assert caplog.text.count("the broker serves on: the cluster is on its way to KRaft") == 1
