@@ -48,6 +48,8 @@ class IndexChecks:
         for base_offset in self.unread.intersection(bases):
             is_changed |= self._mend(base_offset, index_interval_bytes)
             self.unread.discard(base_offset)
+        if not self.unread:
+            self.unread = set()  # a set that was emptied keeps its table, and each lookup would walk it
         return is_changed
 
     def confirm_aborted(self, base_offset: int) -> bool:

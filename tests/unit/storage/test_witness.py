@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,18 @@ def test_no_bit_of_a_last_time_entry_deletes_or_hides_anything(
         assert path.read_bytes()[-TIME_ENTRY.size : -4] == good[-TIME_ENTRY.size : -4], "it was made anew"
         path.write_bytes(good)
     assert f"{path}: its last entry" in caplog.text
+
+
+def test_what_was_confirmed_costs_later_lookups_by_time_nothing(home: LogHome) -> None:
+    log = home.create()
+    for at in range(100):
+        log.append(batch_of([b"x"], NOW + at))
+        log.roll()
+    stop(log, home)
+    log = home.reopen(clean=True)
+    assert sys.getsizeof(log._files.unread) > sys.getsizeof(set())
+    assert log.offset_for_timestamp(NOW)[:2] == (NOW, 0)
+    assert sys.getsizeof(log._files.unread) == sys.getsizeof(set())
 
 
 def test_a_lookup_by_time_does_not_believe_a_last_entry_that_the_log_contradicts(home: LogHome) -> None:
