@@ -7,7 +7,7 @@ watermark, who waits).
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from kbroker._core.base.clock cimport monotonic_ns
+from kbroker._core.base.clock cimport monotonic_ms, monotonic_ns
 from kbroker._core.base.sync cimport *
 from kbroker._core.log.flush cimport request_flush
 from kbroker._core.log.io cimport io_truncate, io_write
@@ -19,7 +19,7 @@ from kbroker._core.log.producers cimport (
     ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
     producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
 )
-from kbroker._core.log.replicas cimport note_ended, replica_clock, replicas_advance, replicas_refuse
+from kbroker._core.log.replicas cimport note_ended, replicas_advance, replicas_refuse
 from kbroker._core.log.verifications cimport (
     NO_GUARD, verification_t, verifications_begin, verifications_end, verifications_end_by_marker, verifications_find,
 )
@@ -41,7 +41,7 @@ cdef enum:
     STALL_NS = 100000000         # a write that takes longer than this ...
     STALLED_FOR_NS = 1000000000  # ... sends appends to its directory to the handler threads for this long
     LOCK_WAIT_NS = 2000000       # how long a processor waits for append_lock before it needs a handler
-    REFUSED_FOR_S = 60           # how long after a refusal a missing batch may be the one that was refused
+    REFUSED_FOR_MS = 60_000      # how long after a refusal a missing batch may be the one that was refused
 
 # --- appending --------------------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ cdef int lately_refused(partition_t *p) noexcept nogil:
     OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch, in which it sends again what other partitions may have
     stored already.
     """
-    cdef int64_t refused_ns = atomic_load_i64(&p.refused_ns)
-    if refused_ns == 0 or monotonic_ns() - refused_ns >= REFUSED_FOR_S * 1000000000LL:
+    cdef int64_t refused_ms = atomic_load_i64(&p.refused_ms)
+    if refused_ms == 0 or replica_clock(p, monotonic_ms()) - refused_ms >= REFUSED_FOR_MS:
         return 0
     return atomic_load_i32(&p.refused_code)
 

@@ -8,7 +8,7 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_complete, acks_fail
 from kbroker._core.log.io cimport io_sync
 from kbroker._core.log.partition cimport *
-from kbroker._core.log.replicas cimport replica_clock, replicas_advance
+from kbroker._core.log.replicas cimport replicas_advance
 
 cdef enum:
     # partition_t.flush_state

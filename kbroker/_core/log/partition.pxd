@@ -23,7 +23,7 @@ gives up the GIL before it takes any of them.
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from kbroker._core.base.clock cimport monotonic_ns
+from kbroker._core.base.clock cimport monotonic_ms
 from kbroker._core.base.mailbox cimport mail_t, post
 from kbroker._core.base.sync cimport (
     atomic_add_i32, atomic_add_i64, atomic_load_i32, atomic_load_i64, atomic_store_i32, atomic_store_i64, condition_t,
@@ -71,7 +71,7 @@ ctypedef struct log_dir_t:
     int64_t acks_flushed       # acknowledgements that a flush released
     int64_t full_told_ns       # atomic; monotonic; when an append was last refused for lack of space; 0: there is space
     int64_t stalled_until_ns   # atomic; monotonic; until then appends go to the handler threads: a write took too long
-    int64_t set_ms             # atomic; set by hand: the time of followers' fetches (simulated brokers); -1: not set
+    int64_t set_ms             # atomic; set by hand: the time of fetches and refusals (simulated brokers); -1: not set
 
 ctypedef struct pending_index_t:
     # Entries of the active segment's indexes that are not in their files yet, in file format. Written under both locks.
@@ -240,7 +240,7 @@ ctypedef struct partition_t:
     int32_t news_posted        # `lock`; 1: news_mail is on its way, with a reference of the partition
     mail_t news_mail           # to the ReplicaNews of its PartitionTable; news_mail.box is NULL without one (`lock`)
     int32_t rolling            # append_lock; 1: appends wait, because a new segment is being made
-    int64_t refused_ns         # atomic; monotonic; when the disk, or an ISR that is too small, last refused a batch
+    int64_t refused_ms         # atomic; monotonic; when the disk, or an ISR that is too small, last refused a batch
     int32_t refused_code       # atomic; why: KAFKA_STORAGE_ERROR or NOT_ENOUGH_REPLICAS
     uint32_t truncations       # `lock`; how often the log was closed or deleted; a flush that overlaps is not counted
     uint32_t removals          # `lock`; how often segments left the list or were replaced: what was found may be gone
@@ -348,11 +348,16 @@ cdef void tell_offline(partition_t *p, int failed) noexcept with gil
 cdef int write_failed(partition_t *p, segment_t *s, int failed) noexcept nogil
 
 
+# The monotonic time in ms: `now_ms`, unless the directory's clock is set by hand.
+cdef inline int64_t replica_clock(partition_t *p, int64_t now_ms) noexcept nogil:
+    cdef int64_t set_ms = atomic_load_i64(&p.dir.set_ms)
+    return set_ms if set_ms >= 0 else now_ms
+
 # Note that a batch of a client was refused. Any thread may call it; only codes that refused_code can have are noted.
 cdef inline void note_refusal(partition_t *p, int code) noexcept nogil:
     if code == KAFKA_STORAGE_ERROR or code == NOT_ENOUGH_REPLICAS:
         atomic_store_i32(&p.refused_code, code)
-        atomic_store_i64(&p.refused_ns, monotonic_ns())
+        atomic_store_i64(&p.refused_ms, replica_clock(p, monotonic_ms()))
 
 cdef inline void wake_fetches(partition_t *p, int64_t size, int64_t committed_size, int64_t end_size) noexcept nogil:
     """Tell waiting fetches of more bytes (`lock` held).

@@ -13,8 +13,8 @@ from kbroker._core.base.sync cimport *
 from kbroker._core.log.acks cimport acks_fail
 from kbroker._core.log.partition cimport *
 from kbroker._core.log.replicas cimport (
-    fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, replica_clock,
-    replicas_advance, replicas_know_no_more, replicas_serve,
+    fetch_position_t, find_follower, low_watermark, low_watermark_moved, low_waiters_fail, replicas_advance,
+    replicas_know_no_more, replicas_serve,
 )
 from kbroker._core.wire.error_codes cimport NOT_LEADER_OR_FOLLOWER
 

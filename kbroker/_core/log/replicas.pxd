@@ -8,7 +8,7 @@ watermark does not move while the committed ISR is smaller than `replicas_needed
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker._core.base.sync cimport atomic_load_i32, atomic_load_i64
+from kbroker._core.base.sync cimport atomic_load_i32
 from kbroker._core.log.partition cimport (
     ROLE_FOLLOWER, ROLE_LEADER, ROLE_STOPPED, ack_waiter_t, follower_t, note_refusal, partition_t,
 )
@@ -70,7 +70,3 @@ cdef void low_give_up(ack_waiter_t *waiter, int16_t code) noexcept nogil
 # Release the waiters for the low watermark that it has reached, or all of them with an error code (`lock` held).
 cdef void low_watermark_moved(partition_t *p) noexcept nogil
 cdef void low_waiters_fail(partition_t *p, int16_t code) noexcept nogil
-# The monotonic time in ms for followers: `now_ms`, unless the directory's clock is set by hand.
-cdef inline int64_t replica_clock(partition_t *p, int64_t now_ms) noexcept nogil:
-    cdef int64_t set_ms = atomic_load_i64(&p.dir.set_ms)
-    return set_ms if set_ms >= 0 else now_ms
