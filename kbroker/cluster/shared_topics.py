@@ -143,6 +143,8 @@ class SharedTopics:
         """Called by `step`, under no lock, with the ids of topics whose deletion nobody has told this broker of."""
         self._must_compare = False
         """Whether topics may be known here that were deleted while the controller did not reach this broker."""
+        self._leaving: frozenset[str] = frozenset()
+        """Topics known here that the first metadata of this registration did not name: they are being deleted."""
         self._host: MemberHost | None = None
         self._listeners: list[Callable[[], None]] = []
         self._kind_listeners: list[Callable[[], None]] = []
@@ -276,6 +278,9 @@ class SharedTopics:
             if self._unread:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
                 image = image.with_topics(changed)
+            named = {each.topic_name for each in request.topic_states}
+            is_first = self._told_epoch != request.broker_epoch
+            self._leaving = (frozenset(image.topics) if is_first else self._leaving) - named
             self._show_locked(image)
             self._told_epoch = request.broker_epoch  # last: the image is of this registration when it is noted
             if request.topic_states:
@@ -288,7 +293,7 @@ class SharedTopics:
             for topic in read_late:
                 self._host.update_topic(topic)
         self._awaited.look(image)
-        if self._must_compare or self._unread:
+        if self._must_compare or self._leaving or self._unread:
             self.on_due()
         return image.brokers.keys()
 
@@ -413,7 +418,7 @@ class SharedTopics:
         """
         self._awaited.look(self._image)
         left = self._awaited.seconds_left()
-        if self._must_compare:
+        if self._must_compare or self._leaving:
             self._must_compare = False
             try:
                 self._forget_gone()
@@ -421,6 +426,8 @@ class SharedTopics:
                 log.debug("topics are compared with the tree later: %s", error)
                 self._must_compare = True
                 return RETRY_S if left is None else min(RETRY_S, left)
+            if self._leaving:
+                left = RETRY_S if left is None else min(RETRY_S, left)
         if not self._unread_topics():
             return left
         try:
@@ -434,7 +441,8 @@ class SharedTopics:
         """Forget topics that are not in the tree any more.
 
         A controller tells a broker that it could not reach which topics it has deleted meanwhile. The next controller
-        does not know of them.
+        does not know of them. A broker that registers while a topic is being deleted, and has no replica of it any
+        more, is told of it neither then nor later.
         """
         known = self._image.topics
         there = frozenset(self._store.children(paths.TOPICS))
@@ -450,6 +458,7 @@ class SharedTopics:
                 if gone:
                     self._show_locked(self._image.with_topics((), [topic.name for topic in gone]))
                     self._unread.difference_update(topic.name for topic in gone)
+                self._leaving = self._leaving & self._image.topics.keys()
             if gone:
                 log.info("topics that were deleted meanwhile: %s", listed([each.name for each in gone], MOST_NAMES))
                 self._host_or_fail().topics_changed((), gone)

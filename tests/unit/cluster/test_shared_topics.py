@@ -238,6 +238,31 @@ def test_a_topic_that_was_deleted_under_a_controller_that_did_not_reach_this_bro
     assert not member.topics.image.topics
 
 
+def test_a_topic_that_is_being_deleted_when_this_broker_registers_again_is_forgotten_in_the_end(
+    member: Member,
+) -> None:
+    """A controller names such a topic to those alone that have replicas, and they may have moved away meanwhile."""
+    for name in ("a", "b", "c"):
+        member.store.create(paths.topic_path(name))
+    member.tell(("a", 0, 1), ("b", 0, 1), ("c", 0, 1), broker_epoch=5)
+    member.topics.registered(member.store, 6)
+    member.topics.step()
+    member.tell(("a", 0, 1), broker_epoch=6)
+    assert member.topics.step() == 1.0
+    assert sorted(member.topics.image.topics) == ["a", "b", "c"]
+    member.tell(("c", 0, 1), broker_epoch=6)
+    deleted: list[Mapping[str, UUID]] = []
+    member.topics.on_deleted = deleted.append
+    assert (member.topics.step(), deleted) == (1.0, [])
+    member.store.delete(paths.topic_path("b"))
+    assert member.topics.step() is None
+    assert sorted(member.topics.image.topics) == ["a", "c"]
+    assert [list(each) for each in deleted] == [["b"]]
+    member.store.delete(paths.topic_path("c"))
+    assert member.topics.step() is None, "nothing is compared any more"
+    assert sorted(member.topics.image.topics) == ["a", "c"]
+
+
 def test_who_waits_for_topics_wakes_whoever_has_to_say_that_it_was_too_long(member: Member) -> None:
     member.tell()
     dues: list[None] = []
