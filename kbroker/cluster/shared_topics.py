@@ -279,8 +279,9 @@ class SharedTopics:
                 changed = [each.changed(configs_given=each.name not in self._unread) for each in changed]
                 image = image.with_topics(changed)
             named = {each.topic_name for each in request.topic_states}
-            is_first = self._told_epoch != request.broker_epoch
+            is_first = request.broker_epoch != self._told_epoch
             self._leaving = (frozenset(image.topics) if is_first else self._leaving) - named
+            self._must_compare |= is_first and bool(self._leaving)
             self._show_locked(image)
             self._told_epoch = request.broker_epoch  # last: the image is of this registration when it is noted
             if request.topic_states:
@@ -293,7 +294,7 @@ class SharedTopics:
             for topic in read_late:
                 self._host.update_topic(topic)
         self._awaited.look(image)
-        if self._must_compare or self._leaving or self._unread:
+        if self._must_compare or self._unread:
             self.on_due()
         return image.brokers.keys()
 
@@ -418,24 +419,16 @@ class SharedTopics:
         """
         self._awaited.look(self._image)
         left = self._awaited.seconds_left()
-        if self._must_compare or self._leaving:
-            self._must_compare = False
-            try:
-                self._forget_gone()
-            except KbrokerError as error:
-                log.debug("topics are compared with the tree later: %s", error)
-                self._must_compare = True
-                return RETRY_S if left is None else min(RETRY_S, left)
-            if self._leaving:
-                left = RETRY_S if left is None else min(RETRY_S, left)
-        if not self._unread_topics():
-            return left
         try:
-            self._read_topic_configs(self._unread_topics())
+            if self._must_compare or self._leaving:
+                self._forget_gone()
+            if self._unread_topics():
+                self._read_topic_configs(self._unread_topics())
         except KbrokerError as error:
-            log.debug("configs of topics are not known yet: %s", error)
-        pauses = [] if left is None else [left]
-        return min([*pauses, RETRY_S] if self._unread_topics() else pauses, default=None)
+            log.debug("the tree is read again later: %s", error)
+        if self._must_compare or self._leaving or self._unread_topics():
+            return RETRY_S if left is None else min(RETRY_S, left)
+        return left
 
     def _forget_gone(self) -> None:
         """Forget topics that are not in the tree any more.
@@ -444,8 +437,13 @@ class SharedTopics:
         does not know of them. A broker that registers while a topic is being deleted, and has no replica of it any
         more, is told of it neither then nor later.
         """
+        self._must_compare = False  # first: what comes from here on is compared again
         known = self._image.topics
-        there = frozenset(self._store.children(paths.TOPICS))
+        try:
+            there = frozenset(self._store.children(paths.TOPICS))
+        except KbrokerError:
+            self._must_compare = True
+            raise
         with self._telling:
             with self._lock:
                 self.untold &= there

@@ -31,7 +31,7 @@ cdef class LogDirectory:
         self.on_offline = callback
 
     def set_clock_ms(self, int64_t now_ms):
-        """Set the clock of followers' fetches to a fixed time, monotonic in ms, for simulated brokers."""
+        """Set the clock of followers' fetches and refusals to a fixed time, monotonic in ms, for simulated brokers."""
         atomic_store_i64(&self.dir.set_ms, now_ms)
 
     def run_flusher(self):
