@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from kbroker.testing.broker import START_TIMEOUT_S, Broker
 from kbroker.testing.broker_failed import BrokerFailed
+from kbroker.testing.reserved_port import ReservedPort
 from kbroker.testing.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ QUICK = {
     "replica.lag.time.max.ms": 3000,
 }
 """Defaults that differ from the brokers': a broker that is silent is given up after seconds."""
-OF_THE_KIT = ("broker.id", "node.id", "zookeeper.connect")
+OF_THE_KIT = ("broker.id", "node.id", "zookeeper.connect", "kbroker.http.address")
+HOST = "127.0.0.1"
+HTTP_TIMEOUT_S = 10.0
 
 
 class Cluster:
@@ -72,6 +76,7 @@ class Cluster:
             stack.callback(self.zookeeper.close)
             self._isolated: set[int] = set()
             self._addresses: dict[int, str] = {}
+            self._http: dict[int, str] = {}
             self._cuts: Cuts | None = None
             if cuts:
                 self._cuts = _new_cuts()
@@ -79,6 +84,9 @@ class Cluster:
             for broker_id in range(1, brokers + 1):
                 own = {**_replicated(brokers), **QUICK, **given}
                 own |= {"broker.id": broker_id, "zookeeper.connect": self.zookeeper.connect}
+                port = ReservedPort(HOST)
+                stack.callback(port.release)
+                own["kbroker.http.address"] = self._http[broker_id] = f"{HOST}:{port.port}"
                 if racks is not None:
                     own["broker.rack"] = racks[broker_id - 1]
                 if self._cuts is not None:
@@ -103,6 +111,10 @@ class Cluster:
 
     def _address(self, broker_id: int) -> str:
         return self._addresses.get(broker_id) or self.brokers[broker_id].bootstrap_servers
+
+    def http_address(self, broker_id: int) -> str:
+        """Return the address HOST:PORT where a broker serves /metrics, /health and /ready."""
+        return self._http[broker_id]
 
     # --- its life ----------------------------------------------------------------------------------------
     def start(self, *broker_ids: int) -> None:
@@ -243,7 +255,8 @@ class Cluster:
     def _misregistered(self, admin: AdminClient) -> str:
         """Return which brokers are registered and should not be, or should be; "" if all is as it should be.
 
-        Each broker is asked: one that was paused tells what was so before, until it has heard from ZooKeeper.
+        Each broker is asked, also whether it is registered itself. One that was paused, or whose ZooKeeper was, tells
+        what was so before until it has heard from ZooKeeper.
         """
         from kbroker.client import ClientError
         from kbroker.protocol import messages as M
@@ -261,9 +274,16 @@ class Cluster:
                     return f"broker {broker_id} tells of brokers {registered}, and {running} can be reached"
                 if controller_id not in running:
                     return f"broker {broker_id} tells of no controller"
-        except ClientError as error:
+                if not self._is_registered(broker_id):
+                    return f"broker {broker_id} is not registered"
+        except (ClientError, OSError) as error:
             return str(error)
         return ""
+
+    def _is_registered(self, broker_id: int) -> bool:
+        """Return whether a broker has a session with ZooKeeper, and a controller has told it that it is registered."""
+        with urllib.request.urlopen(f"http://{self._http[broker_id]}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
+            return b"\nkbroker_registered 1.0\n" in answer.read()
 
     def _wait(self, missing: Callable[[], str], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
