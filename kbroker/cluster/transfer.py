@@ -56,8 +56,9 @@ def plan_import(
 ) -> Plan:
     """Plan the transfer from ZooKeeper into the store of a broker.
 
-    `found` are the logs in the broker's directories, with their topic ids. Topics that are only in the store stay, and
-    so do the offsets in it. Raises CannotCarry, with the reason, if the transfer is refused.
+    `found` are the logs in the broker's directories, with their topic ids. What is only in the store stays. Configs and
+    offsets that both have are the store's if its controller epoch is higher, since the broker has then run after the
+    last controller in ZooKeeper; else ZooKeeper's. Raises CannotCarry, with the reason, if the transfer is refused.
     """
     if zookeeper.cluster_id is None:
         raise CannotCarry(f"there is no cluster in that ZooKeeper: {paths.CLUSTER_ID} is missing; is the chroot right?")
@@ -69,18 +70,22 @@ def plan_import(
     topics, known = zookeeper.topics(), store.topics()
     _check_replicas(zookeeper, topics, options, plan)
     _check_logs(_without_doomed(topics, zookeeper), found, options, plan)
+    only_here = sorted(set(known) - set(topics))
+    if only_here:
+        plan.notes.append(f"topics that only the store has are kept: {_named(only_here)}")
     wanted = _that_only_grows(zookeeper, store)
     wanted[paths.CLUSTER_ID] = zookeeper.nodes[paths.CLUSTER_ID]
+    coming: Nodes = {}
     for name, topic in topics.items():
         topic_id = _topic_id_of(name, topic, known.get(name), found)
         kept = known[name].replicas if name in known else {}
         replicas = dict.fromkeys(sorted({*topic.replicas, *kept}), (options.broker_id,))
         wanted |= _topic_nodes(name, topic_id, replicas, zookeeper, store, options.broker_id, epoch_step=1)
-        wanted[paths.topic_config_path(name)] = _checked_config(name, zookeeper, plan)
-    for root in (*AS_THEY_ARE, paths.DELETE_TOPICS):
-        wanted |= zookeeper.below(root)
-    offsets = zookeeper.below(paths.CONSUMERS)
-    wanted |= {path: data for path, data in offsets.items() if path not in store.nodes}
+        coming[paths.topic_config_path(name)] = _checked_config(name, zookeeper, plan)
+    for root in (*AS_THEY_ARE, paths.DELETE_TOPICS, paths.CONSUMERS):
+        coming |= zookeeper.below(root)
+    stays = store.nodes if store.controller_epoch > zookeeper.controller_epoch else {}
+    wanted |= {path: data for path, data in coming.items() if path not in stays}
     if zookeeper.acl_count:
         plan.notes.append(f"{zookeeper.acl_count} ACL nodes are not carried over: kbroker has no access control yet")
     return _finished(plan, wanted, store, target)

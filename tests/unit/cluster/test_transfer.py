@@ -15,7 +15,7 @@ from kbroker.cluster.transfer import Plan, TransferOptions, plan_export, plan_im
 from kbroker.coordination import paths
 from kbroker.coordination.embedded import EmbeddedStore
 from kbroker.coordination.paths import PartitionRegistration, TopicAssignment
-from kbroker.coordination.store import Create, SetData, parent_of
+from kbroker.coordination.store import Create, Delete, SetData, parent_of
 from kbroker.model import NO_UUID, TopicPartition
 
 ID = UUID(int=77)
@@ -136,10 +136,49 @@ def test_a_topic_that_the_store_had_before_keeps_what_it_has_more_of(sides: Side
             Create(paths.topic_path("b"), paths.encode_topic(TopicAssignment(UUID(int=9), {0: (3,)}, {}, {}))),
         ]
     )
-    sides.do_import()
+    assert sides.do_import().notes == ["topics that only the store has are kept: b"]
     topics = read_carried(sides.store).topics()
     assert topics["a"].replicas == {0: (3,), 1: (3,)}
     assert "b" in topics
+
+
+BOTH_HAVE = {
+    "/config/topics/a": [paths.encode_config({"retention.ms": each}) for each in ("1000", "-1")],
+    "/config/brokers/3": [paths.encode_config({"log.retention.ms": each}) for each in ("1000", "-1")],
+    "/consumers/g/offsets/a/0": [b"500", b"17"],
+}
+"""Data of nodes in ZooKeeper and in the store."""
+
+
+@pytest.mark.parametrize(("store_epoch", "holds"), [(4, 0), (5, 0), (6, 1)])
+def test_what_both_have_is_the_stores_only_if_its_controller_was_a_later_one(
+    sides: Sides, store_epoch: int, holds: int
+) -> None:
+    sides.put_cluster(epoch=5)
+    sides.put_topic("a", {0: (3,)})
+    for path, (there, _) in BOTH_HAVE.items():
+        sides.put(path, there)
+    sides.do_import()
+    sides.store.set(paths.CONTROLLER_EPOCH, str(store_epoch).encode())
+    for path, (_, here) in BOTH_HAVE.items():
+        sides.store.set(path, here)
+    sides.put("/consumers/late/offsets/a/0", b"7")
+    sides.do_import()
+    nodes = read_carried(sides.store).nodes
+    assert {path: nodes[path] for path in BOTH_HAVE} == {path: each[holds] for path, each in BOTH_HAVE.items()}
+    assert nodes["/consumers/late/offsets/a/0"] == b"7", "only ZooKeeper has it"
+    assert sides.do_import().operations == []
+
+
+def test_settings_that_the_store_lacks_come_though_its_controller_was_a_later_one(sides: Sides) -> None:
+    """A broker was started on the directories of a Kafka before the import, and again."""
+    sides.put_cluster(epoch=1)
+    sides.put_topic("a", {0: (3,)})
+    sides.put("/config/topics/a", paths.encode_config({"retention.ms": "-1"}))
+    sides.do_import()
+    sides.store.multi([Delete(paths.topic_config_path("a")), SetData(paths.CONTROLLER_EPOCH, b"2")])
+    sides.do_import()
+    assert sides.store.get("/config/topics/a")[0] == paths.encode_config({"retention.ms": "-1"})
 
 
 def test_a_topic_of_before_ids_takes_that_of_its_logs(sides: Sides) -> None:
