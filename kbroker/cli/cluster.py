@@ -97,7 +97,8 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
     from kbroker.coordination.embedded import EmbeddedStore
     from kbroker.coordination.parcels import parcels
     from kbroker.coordination.zookeeper import ZooKeeperStore
-    from kbroker.server.found_logs import find_store, found_partitions
+    from kbroker.server.found_logs import find_store, found_partitions, refuse_carried
+    from kbroker.server.own_store import put_aside
 
     identity = logs.lock_directories()
     if logs.left_out:
@@ -110,8 +111,10 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
         raise KbrokerError(f"{arguments.data[0]} does not say whose it is: give --broker-id")
     options = TransferOptions(broker_id, arguments.only_replica, arguments.allow_empty)
     found = {each.topic_partition: each.topic_id for each in found_partitions(logs.usable_directories)}
-    path = find_store(logs)
     is_import = arguments.action == "import"
+    if not is_import:
+        refuse_carried(Path(each) for each in logs.usable_directories)
+    path = find_store(logs)
     if not is_import and not Path(path).exists():
         raise KbrokerError(f"{path} is not there: no kbroker has been started on {arguments.data[0]}")
     with contextlib.ExitStack() as stack:
@@ -141,6 +144,8 @@ def _carry(arguments: argparse.Namespace, logs: LogManager) -> Plan:
         if is_import and not arguments.dry_run:
             has_store = True
             _identify(logs, broker_id, str(there.cluster_id))
+    if not is_import and not arguments.dry_run:
+        plan.notes.append(f"what {path} had is in ZooKeeper from now on; the file is kept as {put_aside(path)}")
     return plan
 
 

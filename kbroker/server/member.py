@@ -36,7 +36,7 @@ from kbroker.server.home import OnStop, OtherBrokers
 from kbroker.server.local_partitions import LocalPartitions, internal_topics
 from kbroker.server.member_measurements import measure_member
 from kbroker.server.member_partitions import UNCLEAN_ELECTION, MemberPartitions
-from kbroker.server.own_store import mark_as_members, put_aside
+from kbroker.server.own_store import mark_as_members, refuse_own_store
 from kbroker.server.replica_fetchers import ReplicaFetchers
 from kbroker.server.stepped_thread import SteppedThread
 from kbroker.state_log.deadlines import Deadlines
@@ -114,9 +114,9 @@ class Member:
         for each in config.listeners:
             if each.host and each.host in WILDCARD_HOSTS and each.listener not in advertised:
                 raise ConfigError(f"listener {each}: set advertised.listeners, for no other broker can connect to that")
+        refuse_own_store(config.log_dirs, self._sessions.address)
         session = self._membership.connect(node_id, known_cluster_id)
         on_stop("session", self._membership.leave)
-        put_aside(config.log_dirs, session, self._sessions.address)
         self.session.use(session)
         self.node_id = self._membership.node_id
         LOG.info(

@@ -198,26 +198,28 @@ def test_a_broker_moves_with_its_topics_and_settings_and_back(moving: Moving) ->
 
     assert_kafkas_tool_is_content(kafka)
     assert_kafkas_tool_is_content(kafka)
+    with zookeeper(moving) as client:
+        client.create("/brokers/ids/5", ephemeral=True)
+        assert "broker 5 is registered in that ZooKeeper: stop it first" in moving.carry("export", fails=True)
+        client.delete("/brokers/ids/5")
     assert moving.carried("export")["written"] > 0
-    assert moving.carried("export")["written"] == 0
+    assert "is that of a member of a cluster" in moving.carry("export", fails=True)
     kafka.start()
     assert everything(kafka.port) == after
     with History(kafka.port) as h:
         assert settings_of(h, "new") == {"retention.ms": "77"}
         h.delete("new")
+        h.ask(old_commit("zk", {"orders": {0: 11, 1: 500}}), version=0)
     append(kafka.port, 8)
     there_and_back = everything(kafka.port)
+    assert there_and_back[3] == 500
     kafka.stop()
     with zookeeper(moving) as client:
         assert client.exists("/config/clients/app")
-        client.create("/brokers/ids/5", ephemeral=True)
-        assert "broker 5 is registered in that ZooKeeper: stop it first" in moving.carry("export", fails=True)
-        client.delete("/brokers/ids/5")
 
-    assert "import first" in moving.carry("export", fails=True)
     moving.carry("import")
     ours.start()
-    assert everything(ours.port)[:2] == there_and_back[:2]
+    assert everything(ours.port) == there_and_back
     append(ours.port, 10)
     ours.stop()
 

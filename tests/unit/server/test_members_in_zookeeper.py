@@ -552,13 +552,14 @@ def test_a_broker_that_was_alone_is_carried_into_a_cluster_and_back(members: Mem
         broker.append("t", 1, [b"a", b"b"])
         cluster_id = broker.broker._cluster.cluster_id
         topic_id = broker.broker._cluster.image.topics["t"].topic_id
-    early = members.made(1)
-    with pytest.raises(CannotJoin, match=r"the log directories belong to cluster .*kbroker cluster export"):
-        early.broker.start()
-    early.broker.stop()
+    refused_as_a_member(members, 1)
 
     transfer = ["--zookeeper", members.address, "--data", str(data)]
+    assert main(["cluster", "export", *transfer, "--dry-run"]) == 0
+    refused_as_a_member(members, 1)
     assert main(["cluster", "export", *transfer]) == 0
+    refused_alone(alone())
+    assert main(["cluster", "export", *transfer]) == 1, "the store is aside"
     members.start(1)
     members.settle(1)
     await_that(lambda: "t" in members.cluster(1).image.topics)
@@ -571,17 +572,46 @@ def test_a_broker_that_was_alone_is_carried_into_a_cluster_and_back(members: Mem
     assert members.create("made.there", 1, 1).error_code == 0
     members.stop(1)
 
-    forgetful = alone()
-    with pytest.raises(ConfigError, match=r"is that of a member of a cluster: .*kbroker cluster import"):
-        forgetful.broker.start()
-    forgetful.broker.stop()
+    refused_alone(alone())
     assert main(["cluster", "import", *transfer]) == 0
+    at = TopicPartition("t", 1)
     with alone() as broker:
-        assert set(broker.broker._cluster.image.topics) == {"t", "made.there"}
+        cluster = broker.broker._cluster
+        assert set(cluster.image.topics) == {"t", "made.there"}
         assert broker.log_of("t", 1).log_end_offset == 3
         broker.append("t", 1, [b"d"])
-        broker.create_topic("made.here", 1)
-    late = members.made(1)
-    with pytest.raises(CannotJoin, match=r"that are not there \(made\.here\): carry them with"):
-        late.broker.start()
-    late.broker.stop()
+        cluster.add_partitions("t", 3)
+        cluster.set_topic_configs("t", lambda _: {"retention.ms": "-1"})
+        broker.broker._consumer_offsets.commit("g", {at: 4})
+        epoch = cluster.image.topics["t"].partitions[1].leader_epoch
+    refused_as_a_member(members, 1)
+    tree_epoch, _ = members.store.get(paths.CONTROLLER_EPOCH)
+    members.store.set(paths.CONTROLLER_EPOCH, b"50")
+    refused_as_a_member(members, 1)  # also if another broker has been a controller there since
+    members.store.set(paths.CONTROLLER_EPOCH, tree_epoch)
+
+    assert main(["cluster", "export", *transfer]) == 0
+    members.start(1)
+    members.settle(1)
+    await_that(lambda: "t" in members.cluster(1).image.topics)
+    topic = members.cluster(1).image.topics["t"]
+    assert (len(topic.partitions), topic.configs) == (3, {"retention.ms": "-1"})
+    assert topic.partitions[1].leader_epoch >= epoch
+    assert ConsumerOffsets(members.store).fetch("g", at) == 4
+
+
+def refused_as_a_member(members: Members, node_id: int) -> None:
+    """Start a broker whose store nobody has carried into the cluster, and see that nothing is done."""
+    store = members.folder / str(node_id) / "coordination.sqlite"
+    before = store.read_bytes()
+    broker = members.made(node_id)
+    with pytest.raises(CannotJoin, match=rf"{store} has topics and settings of this broker alone.*cluster export"):
+        broker.broker.start()
+    broker.broker.stop()
+    assert store.read_bytes() == before
+
+
+def refused_alone(broker: WholeBroker) -> None:
+    with pytest.raises(ConfigError, match=r"is that of a member of a cluster: .*kbroker cluster import"):
+        broker.broker.start()
+    broker.broker.stop()
