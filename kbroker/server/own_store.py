@@ -38,8 +38,8 @@ def refuse_own_store(log_dirs: Sequence[Path], address: str) -> None:
             data = " ".join(f"--data {each}" for each in log_dirs)
             raise CannotJoin(
                 f"zookeeper.connect={address}: {path} has topics and settings of this broker alone, which would be "
-                f"lost: carry them there first, with `kbroker cluster export --zookeeper {address} {data}`, or start "
-                "without zookeeper.connect"
+                f"lost: carry them there first, with `kbroker cluster export --zookeeper {address} {data}`, start "
+                "without zookeeper.connect, or move the file away if nothing of it is needed"
             )
 
 
