@@ -202,7 +202,7 @@ class Deleter(Client):
             return
         self.until = self.simulation.scheduler.now + PATIENCE
         at, topic_id, _ = self.chance.choice(list(self.simulation.partitions()))
-        ledger = self.simulation.checker.ledgers.get((topic_id, at.partition_id))
+        ledger = self.simulation.ledger(at, topic_id)
         offset = -1 if ledger is None or self.chance.random() < 0.7 else self.chance.randint(0, ledger.end)
         self.note(f"deletes the records of {at} below {offset}")
         self._ask(at, topic_id, offset)

@@ -94,6 +94,8 @@ class Checker:
             return
         watched.last = now
         ledger = self.ledger(log)
+        if not ledger.is_lossy and (before is None or now.log_start != before.log_start):
+            self.hold(invariants.starts_where_somebody_asked_for(ledger, now), ledger.name)
         if watched.history != log.history:
             watched.history = log.history
             watched.files = self.reader(log)
@@ -115,6 +117,7 @@ class Checker:
         if ledger.is_lossy:
             return
         for batch in watched.files.read(until):
+            self.hold(invariants.has_no_gap(now, watched.compared, batch.base_offset), ledger.name)
             watched.compared = batch.last_offset + 1
             if batch.last_offset < max(ledger.start, now.log_start):
                 continue
@@ -122,8 +125,14 @@ class Checker:
             if batch.base_offset >= ledger.end:
                 self.hold(invariants.no_duplicates_and_in_order(ledger, batch), ledger.name)
                 ledger.commit(batch, now.leader_epoch)
+        self.hold(invariants.has_no_gap(now, watched.compared, until), ledger.name)
 
     # --- clients
+
+    def deletion_asked(self, log: Any, offset: int) -> None:
+        """A leader is asked to delete the records below an offset; -1: all that is committed."""
+        ledger = self.ledger(log)
+        ledger.asked_start = max(ledger.asked_start, ledger.end if offset < 0 else offset)
 
     def acknowledged(self, ledger: Ledger, offset: int, values: Sequence[bytes]) -> None:
         if not ledger.is_lossy:

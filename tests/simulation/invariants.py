@@ -41,7 +41,9 @@ class Ledger:
     is_lossy: bool = False
     """Whether an unclean election was held: nothing is promised for its records any more."""
     start: int = 0
-    """Records below this offset may be gone: somebody has deleted them."""
+    """Records below this offset may be gone: a leader has started here."""
+    asked_start: int = 0
+    """Up to this offset somebody has asked for a deletion of records."""
 
     ends: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of what was committed in it), ascending."""
@@ -119,6 +121,18 @@ def equal_below_high_watermark(ledger: Ledger, node_id: int, batch: Stored) -> I
     committed = ledger.by_base.get(batch.base_offset)
     if committed != batch:
         yield f"broker {node_id} has {told(batch)}, committed was {told(committed)}"
+
+
+def starts_where_somebody_asked_for(ledger: Ledger, replica: Replica) -> Iterator[str]:
+    """No replica starts above the offset up to which somebody has asked for a deletion of records."""
+    if replica.log_start > ledger.asked_start:
+        yield f"broker {replica.node_id} starts at {replica.log_start}, asked for was {ledger.asked_start}"
+
+
+def has_no_gap(replica: Replica, read_to: int, offset: int) -> Iterator[str]:
+    """Below its high watermark a replica has a batch for each offset from its log's start on."""
+    if offset > max(read_to, replica.log_start):
+        yield f"broker {replica.node_id} has nothing from {max(read_to, replica.log_start)} to {offset - 1}"
 
 
 def no_duplicates_and_in_order(ledger: Ledger, batch: Stored) -> Iterator[str]:

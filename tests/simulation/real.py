@@ -460,9 +460,6 @@ class RealKit:
         )
         life.touched()
 
-    def is_settled(self, simulation: Simulation) -> bool:
-        return True
-
 
 def code_of(result: Any) -> ErrorCode:
     """The error code in what a change of a topic came to."""

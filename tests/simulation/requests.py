@@ -235,6 +235,7 @@ class Requests:
             log = self._log(at, topic_id)
             if log.state.role != "leader":
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            life.simulation.checker.deletion_asked(log, offset)
             start = log.delete_records_before(offset)
         except KbrokerError as error:
             respond((int(error.code),))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -29,7 +30,7 @@ from tests.simulation.broker import CLUSTER_ID, Broker, Life
 from tests.simulation.checker import Checker
 from tests.simulation.clocks import EPOCH_MS
 from tests.simulation.faults import IDS, Faults
-from tests.simulation.invariants import Violation
+from tests.simulation.invariants import Ledger, Violation
 from tests.simulation.network import Network, Weather
 from tests.simulation.real import RealKit
 from tests.simulation.scheduler import SECOND, Scheduler
@@ -159,9 +160,12 @@ class Simulation:
         if self.clients and not self.faults.is_over:
             self._start_clients()
 
+    def ledger(self, at: TopicPartition, topic_id: UUID) -> Ledger | None:
+        return self.checker.ledgers.get((topic_id, at.partition_id))
+
     def acknowledged(self, at: TopicPartition, topic_id: UUID, offset: int, values: list[bytes]) -> None:
         self.note("", f"acknowledged: {at} {offset} {b', '.join(values).decode()}")
-        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        ledger = self.ledger(at, topic_id)
         if ledger is None:
             raise Violation(f"{at}: {values[0]!r} was acknowledged at {offset}, and nothing is committed")
         self.checker.acknowledged(ledger, offset, values)
@@ -171,7 +175,7 @@ class Simulation:
 
         One that leads no more, and does not know it yet, may do so. Returns True if records may have been lost.
         """
-        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        ledger = self.ledger(at, topic_id)
         if ledger is not None and ledger.is_lossy:
             return True
         state = self.checker.states.get(paths.partition_state_path(*at))
@@ -186,7 +190,7 @@ class Simulation:
     def consumed(
         self, consumer: Consumer, node_id: int, start: int, end: int, batches: list[Stored], seen: list[Stored] | None
     ) -> None:
-        ledger = self.checker.ledgers.get((consumer.topic_id, consumer.at.partition_id))
+        ledger = self.ledger(consumer.at, consumer.topic_id)
         if ledger is None:
             raise Violation(f"{consumer.at}: {consumer.name} got {batches} and nothing is committed")
         for batch in batches:
@@ -195,8 +199,13 @@ class Simulation:
             self.checker.consumed_committed(ledger, node_id, start, end, seen)
 
     def start_of(self, at: TopicPartition, topic_id: Any) -> int:
-        ledger = self.checker.ledgers.get((topic_id, at.partition_id))
+        ledger = self.ledger(at, topic_id)
         return ledger.start if ledger is not None else 0
+
+    def readable_end(self, at: TopicPartition, topic_id: UUID) -> int:
+        """Up to this offset everybody can read in the end; 0 after an unclean election."""
+        ledger = self.ledger(at, topic_id)
+        return ledger.end if ledger is not None and not ledger.is_lossy else 0
 
     # --- running
 
@@ -249,9 +258,7 @@ class Simulation:
 
     def why(self) -> str:
         """What is not served, for people."""
-        problems = list(self._problems())
-        clients = [client.name for client in self.clients if not getattr(client, "is_done", True)]
-        return "; ".join([*problems[:6], *(f"{name} is not done" for name in clients[:3])])
+        return "; ".join([*islice(self._problems(), 6), *islice(self._unfinished(), 3)])
 
     # --- liveness
 
@@ -301,8 +308,11 @@ class Simulation:
             else:
                 if min(starts.values()) < starts[state.leader]:
                     yield f"{at} has starts {starts}, {state.leader} leads"
+                ledger = self.ledger(at, topic_id)
                 if len(ends) != 1 or len(set(next(iter(ends)))) != 1:
                     yield f"{at} has ends and high watermarks {sorted(ends)}"
+                elif ledger is not None and not ledger.is_lossy and ends != {(ledger.end, ledger.end)}:
+                    yield f"{at} has ends and high watermarks {sorted(ends)}, committed is what is below {ledger.end}"
 
     def _leftovers(self) -> Iterator[str]:
         """Logs of which nobody knows any more, and yet their broker leads or follows."""
@@ -318,11 +328,18 @@ class Simulation:
         """Every partition has a leader, its full ISR and equal logs."""
         return next(self._problems(), None) is None and any(True for _ in self.partitions())
 
+    def _unfinished(self) -> Iterator[str]:
+        for client in self.clients:
+            if not client.is_done:
+                yield f"{client.name} is not done"
+        for at, topic_id, _ in self.partitions():
+            ledger = self.ledger(at, topic_id)
+            if ledger is not None and not ledger.is_lossy and ledger.open:
+                yield f"{at} has open transactions of producers {sorted(ledger.open)}"
+
     def is_served(self) -> bool:
-        """Besides, clients have done what they wanted, and no transaction is open."""
-        if not all(getattr(client, "is_done", True) for client in self.clients) or not self.is_whole():
-            return False
-        return self.kit.is_settled(self)
+        """Besides, clients have done and read what they wanted, and no transaction is open."""
+        return next(self._unfinished(), None) is None and self.is_whole()
 
     # --- clients
 
@@ -366,7 +383,7 @@ class Simulation:
             self.clients.append(Newcomers(self, "ids"))
         for client in self.clients[before:]:
             client.refresh()
-            client.start()  # type: ignore[attr-defined]
+            client.start()
 
     def close(self) -> None:
         for broker in self.brokers.values():

@@ -49,6 +49,14 @@ class Client:
     def chance(self) -> Any:
         return self.simulation.scheduler.chance
 
+    def start(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it wants nothing any more."""
+        raise NotImplementedError
+
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.simulation.scheduler.after(delay, action, self.process)
 
@@ -337,6 +345,11 @@ class Consumer(Client):
     def start(self) -> None:
         self.after(self.chance.randrange(1, self.pace), self._poll)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has read all that is committed. It goes on with what comes later."""
+        return self.is_gone(self.topic_id) or self.position >= self.simulation.readable_end(self.at, self.topic_id)
+
     def _poll(self) -> None:
         if self.stops or self.is_gone(self.topic_id):
             return
@@ -373,11 +386,15 @@ class Newcomers(Client):
     """Stands for producers that begin, many at a time: it takes producer ids of one broker or the other."""
 
     pace: int = 300 * MS
-    is_done: bool = False
+    was_served: bool = False
     """Whether it was given all that it wanted since the faults ended."""
 
     def start(self) -> None:
         self.after(self.chance.randrange(1, self.pace), self._take)
+
+    @property
+    def is_done(self) -> bool:
+        return self.was_served
 
     def _take(self) -> None:
         node_id = self.chance.choice(sorted(self.simulation.brokers))
@@ -387,8 +404,8 @@ class Newcomers(Client):
         if not isinstance(answer, Failure):
             code, ids = answer
             self.simulation.checker.ids_given(ids)
-            self.is_done = self.simulation.faults.is_over and code == 0
-        if not self.is_done:
+            self.was_served = self.simulation.faults.is_over and code == 0
+        if not self.was_served:
             self.after(self.chance.randrange(1, 2 * self.pace), self._take)
 
 
