@@ -117,15 +117,34 @@ def test_an_unclean_election_is_held_only_where_it_is_allowed(cluster: ControlCl
 
 
 def test_another_broker_takes_over_when_the_controller_dies(cluster: ControlCluster) -> None:
-    cluster.create("t", (1, 2, 3))
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
     cluster.lose(1)
     assert cluster.active.node_id == 2
     assert cluster.node(paths.CONTROLLER_EPOCH) == b"2"
     assert cluster.leader("t") == 2
     assert cluster.state("t").controller_epoch == 2
+    assert cluster.state("t", 0)[:3] == (2, 2, (2, 3))
+    assert cluster.state("t", 1)[:3] == (2, 1, (2, 3)), "a follower that is dead leaves the ISR too (KAFKA-3143)"
     for member in cluster.live():
         assert member.told.controller_epoch == 2
-        assert member.told.roles[TopicPartition("t", 0)].leader == 2
+        for partition_id in (0, 1):
+            role = member.told.roles[TopicPartition("t", partition_id)]
+            assert (role.leader, role.isr) == (2, [2, 3])
+
+
+def test_a_new_controller_takes_out_of_isrs_who_has_died_before_it_was_elected(cluster: ControlCluster) -> None:
+    """Without that, all replicas of a partition may be dead, and one that died early be elected later (KAFKA-3143)."""
+    cluster.create("t", (2, 3, 1), (2, 1), (3, 1), (3,))
+    cluster.kill(1)
+    cluster.kill(3)
+    cluster.expire(3)
+    cluster.expire(1)
+    cluster.settle()
+    assert cluster.active.node_id == 2
+    assert cluster.state("t", 0)[:3] == (2, 2, (2,))
+    assert cluster.state("t", 1)[:3] == (2, 1, (2,))
+    assert cluster.leader("t", 2) == -1
+    assert cluster.state("t", 3)[:3] == (-1, 1, (3,)), "the last member stays: it has everything"
 
 
 def come_back(cluster: ControlCluster, *node_ids: int) -> None:
