@@ -306,11 +306,13 @@ class Membership:
 
     # --- registering ----------------------------------------------------------------------------------------------
 
-    def _register(self, session: Store) -> int:
+    def _register(self, session: Store, *, was_member: bool = False) -> int:
         # The broker knows who else is there before a controller can give it roles.
         registered = self._registrations(session)
         self._tell_brokers(registered)
-        check_listeners(self._endpoints, self._options.listeners, self._readable_others(registered))
+        misfit = self._misfit(self._readable_others(registered))
+        if misfit is not None and not was_member:
+            raise misfit
         registration = paths.BrokerRegistration(
             self._endpoints, self._rack, self._clock.wall_ms(), self._options.kbroker_version
         )
@@ -332,7 +334,22 @@ class Membership:
         self._notifications.begin(session)
         self._member.registered(session, stat.creation_id)
         self._is_registered = True
+        if misfit is not None:
+            log.warning("this broker serves on, although a start would be refused now: %s", misfit)
         return stat.creation_id
+
+    def _misfit(self, others: Mapping[int, paths.BrokerRegistration]) -> CannotJoin | None:
+        """Return why this broker's listeners do not fit those of the others; None if they do.
+
+        Only a start is refused for that. Others may have come with other listeners while this broker served, in a
+        rolling change of them for example. If it stayed away after a lost session, an outage of ZooKeeper could keep
+        most brokers out, although they served until then.
+        """
+        try:
+            check_listeners(self._endpoints, self._options.listeners, others)
+        except CannotJoin as error:
+            return error
+        return None
 
     def _replace_own(self, session: Store, path: str, creation: Sequence[Operation]) -> Stat:
         """Replace the registration of an earlier session of this process, which ZooKeeper has not ended yet.
@@ -437,7 +454,7 @@ class Membership:
             raise CannotJoin(f"it holds cluster {there}, and not {self.cluster_id} as before")
         self._check_readable_tree(session)
         self._changed_configs.clear()
-        self._register(session)
+        self._register(session, was_member=True)
 
     def _check_feature(self, session: Store) -> None:
         session.exists(paths.FEATURE, self._noting("feature"))
@@ -463,7 +480,7 @@ class Membership:
             log.warning("the registration of broker %d was removed: registering again", self.node_id)
             self._leave_cluster()
         if not self._is_registered:
-            self._register(session)
+            self._register(session, was_member=True)
 
     def _leave_cluster(self) -> None:
         """Tell the broker, once for each registration, that it is not registered any more."""

@@ -157,9 +157,10 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "Joining",
-        "A broker does not register if it lacks a listener that all others have, if others lack its inter-broker or "
+        "A start is refused if the broker lacks a listener that all others have, if others lack its inter-broker or "
         "control-plane listener, if one of its addresses is another broker's, or if its address for brokers is one "
-        "that only its own machine reaches and another broker's is not. Kafka looks only at whose addresses they are.",
+        "that only its own machine reaches and another broker's is not. Kafka looks only at whose addresses they are. "
+        "A member that registers again after a lost session looks at the listeners alone, and only says what is wrong.",
         "A wrong registration harms the whole cluster.",
         "tests/unit/cluster/test_membership.py::test_a_missing_inter_broker_listener_is_refused_before_the_registration",
     ),

@@ -132,8 +132,10 @@ def test_a_second_broker_is_noticed_and_a_kafka_is_none_of_ours(ensemble: Ensemb
     assert seen.take() == [("brokers", {4: None, 5: "9.9"})]
 
 
-def register_kafka(ensemble: Ensemble, node_id: int) -> None:
-    kafka = paths.encode_broker(paths.BrokerRegistration(tuple(endpoints(node_id)), None, 0))
+def register_kafka(ensemble: Ensemble, node_id: int, *listeners: str) -> None:
+    """Register a broker that nobody checks, with the listeners of `endpoints` unless others are given."""
+    given = [Endpoint(each, "PLAINTEXT", "h", 9100 + at) for at, each in enumerate(listeners)] or endpoints(node_id)
+    kafka = paths.encode_broker(paths.BrokerRegistration(tuple(given), None, 0))
     ensemble.admin.create(paths.broker_path(node_id), kafka, ephemeral=True)
 
 
@@ -217,6 +219,45 @@ def test_a_missing_inter_broker_listener_is_refused_before_the_registration(ense
     with pytest.raises(CannotJoin, match="listener OUTSIDE"):
         other.register(endpoints(4, "OUTSIDE"), None)
     assert ensemble.admin.children("/brokers/ids") == ["3"]
+
+
+LATER_LISTENERS = {
+    "listener PLAINTEXT (inter.broker.listener.name": ("OTHER",),
+    "listener NEW is missing here": ("PLAINTEXT", "NEW"),
+}
+"""What a start would be refused with, by the listeners with which another broker came while a member served."""
+
+
+@pytest.mark.parametrize("misfit", LATER_LISTENERS)
+def test_a_member_whose_session_is_lost_comes_back_although_others_came_with_other_listeners(
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture, misfit: str
+) -> None:
+    """An outage of ZooKeeper in a rolling change of listeners ends all sessions: nobody may stay out for that."""
+    member = ensemble.joined(3, seen := Seen())
+    register_kafka(ensemble, 4, *LATER_LISTENERS[misfit])
+    next_step(member)
+    seen.take()
+    ensemble.store.expire(ensemble.sessions[-1].session_id)
+    next_step(member)
+    epoch = ensemble.admin.get(paths.broker_path(3))[1].creation_id
+    assert seen.take()[:2] == [("ended",), ("registered", epoch)]
+    assert member.is_registered
+    told = [record.message for record in caplog.records if misfit in record.message]
+    assert [each.split(": ")[0] for each in told] == ["this broker serves on, although a start would be refused now"]
+
+
+@pytest.mark.parametrize("misfit", LATER_LISTENERS)
+def test_a_registration_that_somebody_removes_is_made_again_although_others_came_with_other_listeners(
+    ensemble: Ensemble, misfit: str
+) -> None:
+    member = ensemble.joined(3, seen := Seen())
+    register_kafka(ensemble, 4, *LATER_LISTENERS[misfit])
+    next_step(member)
+    seen.take()
+    ensemble.admin.delete(paths.broker_path(3))
+    while not seen.told or not member.is_registered:
+        assert next_step(member) != RETRY_S
+    assert [each[0] for each in seen.take()] == ["ended", "registered"]
 
 
 def test_an_address_that_only_its_own_machine_reaches_is_refused_before_the_registration(ensemble: Ensemble) -> None:
