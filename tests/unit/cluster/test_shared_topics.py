@@ -551,6 +551,26 @@ def test_groups_have_configs_only_among_kbrokers(member: Member) -> None:
     assert kinds == [False, True]
 
 
+def test_the_log_says_when_the_first_kafka_comes_and_when_the_last_one_goes(
+    member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kbroker.cluster")
+
+    def lines(*versions: str | None) -> list[str]:
+        """Return what the log says when brokers of these versions, from 2 on, are the others."""
+        caplog.clear()
+        member.topics.brokers_changed(dict(enumerate(versions, 2)))
+        return [record.message for record in caplog.records]
+
+    assert lines("1.0") == []
+    (line,) = lines("1.0", None)
+    assert line.startswith("Apache Kafka is in the cluster (broker 3): ")
+    assert lines(None, None) == []
+    assert lines(None, "1.0") == []
+    (line,) = lines("1.0", "1.0")
+    assert line.startswith("all brokers are kbrokers: ")
+
+
 def test_a_new_session_reads_all_configs_again(member: Member) -> None:
     member.tell(("a", 0, 1))
     member.host.take()
