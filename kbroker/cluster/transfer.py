@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.cluster.carried_nodes import AS_THEY_ARE, CannotCarry, CarriedNodes, Nodes, Source, differing
+from kbroker.cluster.client_quotas import roots_with_quotas
 from kbroker.cluster.members import random_id
 from kbroker.cluster.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from kbroker.coordination import paths
@@ -88,6 +89,8 @@ def plan_import(
     wanted |= {path: data for path, data in coming.items() if path not in stays}
     if zookeeper.acl_count:
         plan.notes.append(f"{zookeeper.acl_count} ACL nodes are not carried over: kbroker has no access control yet")
+    if quotas := roots_with_quotas(zookeeper.nodes):
+        plan.notes.append(f"client quotas ({', '.join(quotas)}) are kept for the way back: kbroker enforces none yet")
     return _finished(plan, wanted, store, target)
 
 

@@ -80,20 +80,24 @@ def test_a_store_that_took_over_is_a_cluster_that_this_broker_leads(sides: Sides
     sides.put_cluster()
     sides.put_topic("a", {0: (3,), 1: (3,)})
     sides.put("/config/topics/a", paths.encode_config({"retention.ms": "5"}))
-    sides.put("/config/users/u/clients/c", b"quota")
+    quota = paths.encode_config({"producer_byte_rate": "1024"})
+    sides.put("/config/users/u/clients/c", quota)
     sides.put(paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(paths.ProducerIdBlock(3, 1000, 1999)))
     sides.put("/consumers/g/offsets/a/0", b"17")
     sides.put("/consumers/g/ids/someone", b"x")
     sides.put("/kafka-acl/Topic/a", b"x")
     plan = sides.do_import()
     assert (plan.topic_count, plan.partition_count) == (1, 2)
-    assert plan.notes == ["1 ACL nodes are not carried over: kbroker has no access control yet"]
+    assert plan.notes == [
+        "1 ACL nodes are not carried over: kbroker has no access control yet",
+        "client quotas (/config/users) are kept for the way back: kbroker enforces none yet",
+    ]
     members.ensure_layout(sides.store)
     image, _ = load_image(sides.store, CLUSTER)
     topic = image.topics["a"]
     assert (topic.topic_id, topic.configs, topic.configs_given) == (ID, {"retention.ms": "5"}, True)
     assert [(each.leader, each.leader_epoch, each.isr) for each in topic.partitions] == [(3, 5, (3,))] * 2
-    assert sides.store.get("/config/users/u/clients/c")[0] == b"quota"
+    assert sides.store.get("/config/users/u/clients/c")[0] == quota
     assert sides.store.get("/consumers/g/offsets/a/0")[0] == b"17"
     assert sides.store.exists("/consumers/g/ids") is None
     assert sides.do_import().operations == []
