@@ -6,12 +6,15 @@ brokers are killed, alone or all at once, stopped, paused, cut from each other i
 ZooKeeper, or from everybody, their disks fill up, ZooKeeper is killed or paused. When all is over and at rest, nothing
 acknowledged may be missing, and all of it is looked at: what clients were told, the replicas' bytes, ZooKeeper's tree,
 each broker's metadata, and the files (`kbroker verify-log`). `--keep DIRECTORY` keeps what there is of bad rounds.
+Where networks cannot be cut or disks cannot be mounted, the rounds go on without those faults and the command fails at
+its end, unless `--without` says that they may be missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import shutil
@@ -165,6 +168,8 @@ OF_PROCESSES = (
     "kill_zookeeper", "pause_zookeeper", "kill_in_order",
 )  # fmt: skip
 FAULTS = (*OF_PROCESSES, *OF_NETWORK)
+NEEDS: dict[str, Sequence[str]] = {"network": OF_NETWORK, "disk": ("fill_disk",)}
+"""Faults that need permissions which not everybody has, by what they are done to."""
 OF_CLIENTS = ("kill_client", "hold_client", "replace_held_client")
 PLANTS: dict[str, dict[str, object]] = {
     "acks=1": {},
@@ -184,6 +189,10 @@ class Result:
     records: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    has_begun: bool = False
+    """Whether the first fault could come: topics and load are there."""
+    not_begun: str = ""
+    """Why the round did not begin, although nothing was done to the cluster. It says nothing of kbroker then."""
 
     @property
     def is_bad(self) -> bool:
@@ -192,7 +201,10 @@ class Result:
     def __str__(self) -> str:
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         counts = ", ".join(f"{self.outcomes[one]} {one.value}" for one in Outcome)
-        head = f"seed {self.seed}, {','.join(self.brokers)}: {counts}; {self.records} records acknowledged; {faults}; "
+        head = f"seed {self.seed}, {','.join(self.brokers)}: "
+        if self.not_begun:
+            return f"{head}not begun: {self.not_begun}"
+        head += f"{counts}; {self.records} records acknowledged; {faults}; "
         found = [*self.wrong, *map(str, self.anomalies)]
         if self.left_out:
             head += f"without {', '.join(self.left_out)}; "
@@ -243,6 +255,7 @@ class Round:
             time.sleep(1)
             if "kafka" in self.result.brokers:
                 self.await_internal_topics()
+            self.result.has_begun = True
             happen()
             self.cluster.await_settled()
             time.sleep(0.5)
@@ -359,7 +372,10 @@ def damaged_files(cluster: Cluster, node_id: int) -> list[str]:
         return []
     command = [sys.executable, "-m", "kbroker.cli.main", "verify-log", *map(str, cluster.nodes[node_id].directories)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    return [f"broker {node_id}: {line}" for line in (done.stdout + done.stderr).splitlines()] if done.returncode else []
+    if done.returncode == 0:
+        return []
+    said = [*(done.stdout + done.stderr).splitlines(), f"verify-log ended with {done.returncode}"]
+    return [f"broker {node_id}: {line}" for line in said]
 
 
 def own_faults(cluster: Cluster) -> list[str]:
@@ -371,6 +387,31 @@ def own_faults(cluster: Cluster) -> list[str]:
         for line in node.output.splitlines()
         if any(one in line for one in ("Traceback (most recent call last)", "was never awaited", " CRITICAL "))
     ]
+
+
+EXPIRED = "org.apache.zookeeper.KeeperException$SessionExpiredException"
+IN_A_FIRST_ROLE = ("kafka.log.LogManager.fetchTopicConfigOverrides", "kafka.server.ReplicaManager.makeFollowers")
+
+
+def broken_kafka(cluster: Cluster) -> str:
+    """Return which Kafka has broken by itself, and how; "" for none.
+
+    On a machine with too much to do a session may end at any time. If that is while a Kafka makes the log of a first
+    replica, it has noted the leader epoch and has no log, and refuses the same epoch for good (KAFKA-9769).
+    """
+    for node in cluster.nodes.values():
+        if node.kind == "kafka" and has_expired_in_a_first_role(node.output):
+            return f"Kafka broke by itself (broker {node.node_id}: its session expired in its first LeaderAndIsr)"
+    return ""
+
+
+def has_expired_in_a_first_role(output: str) -> bool:
+    """Return whether a Kafka has printed the exception with which it leaves a replica without a log."""
+    for trace in output.split(EXPIRED)[1:]:
+        frames = "".join(itertools.takewhile(lambda line: line.startswith("\tat "), trace.splitlines(True)[1:]))
+        if all(f"{one}(" in frames for one in IN_A_FIRST_ROLE):
+            return True
+    return False
 
 
 def impossible(connected: Network) -> dict[str, str]:
@@ -407,15 +448,20 @@ def run(
 
 @contextlib.contextmanager
 def noting(result: Result, cluster: Cluster, folder: Path, keep: Path | None) -> Iterator[None]:
-    """Note an error of the block as something wrong, and keep what there is if the result is bad."""
+    """Note an error of the block as something wrong, and keep what there is if the result is bad.
+
+    An error before the first fault is the reason why the round did not begin, if a Kafka has broken by itself.
+    """
     try:
         yield
     except (NotSettled, RuntimeError, KafkaException, AssertionError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = [each for each in frames if "tests" in Path(each.filename).parts][-1]
-        result.wrong.append(f"{type(error).__name__} at {where.name}, line {where.lineno}: {error}")
+        result.not_begun = "" if result.has_begun else broken_kafka(cluster)
+        if not result.not_begun:
+            result.wrong.append(f"{type(error).__name__} at {where.name}, line {where.lineno}: {error}")
     finally:
-        if keep is not None and result.is_bad:
+        if keep is not None and (result.is_bad or result.not_begun):
             kept(cluster, folder, keep)
 
 
@@ -438,19 +484,30 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first round")
     parser.add_argument("--seconds", type=float, default=12, help="of faults in each round")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--without", nargs="+", choices=NEEDS, default=(), help="what no fault is done to")
     parser.add_argument("--plant", choices=PLANTS, help="set something wrong, to test the test")
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
-    began, bad = time.monotonic(), 0
+    without = {fault for one in arguments.without for fault in NEEDS[one]}
+    faults = [fault for fault in arguments.faults if fault not in without]
+    if not faults:
+        parser.error("no fault is left")
+    began, bad, not_begun = time.monotonic(), 0, 0
+    left_out: dict[str, str] = {}
     for seed in range(arguments.first, arguments.first + arguments.rounds):
         result = run(
-            seed, brokers=arguments.brokers.split(","), seconds=arguments.seconds, faults=arguments.faults,
+            seed, brokers=arguments.brokers.split(","), seconds=arguments.seconds, faults=faults,
             plant=arguments.plant, keep=arguments.keep,
         )  # fmt: skip
         bad += result.is_bad
+        not_begun += bool(result.not_begun)
+        left_out |= result.left_out
         print(result, flush=True)
-    print(f"{arguments.rounds} rounds in {time.monotonic() - began:.0f} s, {bad} of them bad")
-    return bool(bad)
+    seconds = time.monotonic() - began
+    print(f"{arguments.rounds} rounds in {seconds:.0f} s, {bad} of them bad, {not_begun} not begun")
+    if left_out:
+        print(f"faults are missing: {', '.join(left_out)}; --without says that they may be")
+    return bool(bad or left_out or not_begun == arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main() -> int:
     arguments = parser.parse_args()
     results = [run(seed, arguments.keep) for seed in range(arguments.rounds)]
     print(*results, sep="\n")
-    return int(any(result.is_bad for result in results))
+    return int(any(result.is_bad for result in results) or all(result.not_begun for result in results))
 
 
 if __name__ == "__main__":
