@@ -45,6 +45,7 @@ from kbroker.coordination.store import (
     parent_of,
 )
 from kbroker.errors import ErrorCode
+from kbroker.model import TopicPartition
 from kbroker.protocol.messages import (
     LeaderAndIsrResponse,
     Message,
@@ -256,6 +257,13 @@ class Controller:
         """Whether this broker is the controller and a topic is to be deleted, or being deleted. For any thread."""
         term = self._term
         return term is not None and topic in term.context.deleting
+
+    def is_moving(self, topic: str) -> bool:
+        """Whether this broker is the controller and moves replicas of a topic. For any thread."""
+        if (term := self._term) is None:
+            return False
+        context = term.context
+        return any(TopicPartition(topic, each) in context.reassigning for each in [*context.assignments.get(topic, ())])
 
     @property
     def context(self) -> Context | None:

@@ -112,6 +112,7 @@ class SharedTopics:
         ask: AskForTopics,
         is_controller: Callable[[], bool],
         is_deleting: Callable[[str], bool],
+        is_moving: Callable[[str], bool],
         clock: Clock,
         check_broker_config: Callable[[str, str], object] = lambda name, text: None,
         randomness: random.Random | None = None,
@@ -121,8 +122,8 @@ class SharedTopics:
 
         `internal_topics` says how the broker's internal topics are created, by name. The replication factor of those
         that are not in `exact_internal_topics` is lowered to the number of brokers. `ask` asks the controller in this
-        process, and `is_deleting` whether it is deleting a topic. `check_broker_config` raises ConfigError for a
-        dynamic config that no broker may have: it is ignored.
+        process, `is_deleting` whether it is deleting a topic, and `is_moving` whether it moves replicas of one.
+        `check_broker_config` raises ConfigError for a dynamic config that no broker may have: it is ignored.
         """
         self._store = store
         self._node_id = node_id
@@ -132,6 +133,7 @@ class SharedTopics:
         self._ask = ask
         self._is_controller = is_controller
         self._is_deleting = is_deleting
+        self._is_moving = is_moving
         self._clock = clock
         self._random = randomness or random.Random()
         self._draw_uuid = draw_uuid
@@ -496,6 +498,8 @@ class SharedTopics:
 
     def _planned(self, new: NewTopic, image: MetadataImage) -> Topic:
         check_name(new.name, image, ())
+        if self._is_deleting(new.name):
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' is marked for deletion.")
         configs = check_configs(new.configs)
         placed = plan_replicas(new, image, self._defaults, self._random)
         partitions = (Partition(each, replicas[0], 0, replicas, replicas) for each, replicas in enumerate(placed))
@@ -514,6 +518,8 @@ class SharedTopics:
                 topic = image.topics.get(name)
                 if topic is None:
                     raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+                if self._is_moving(name):
+                    raise ProtocolError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Replicas of the topic '{name}' move.")
                 placed = plan_more_partitions(topic, count, assignments, image, self._random)
                 added = (
                     Partition(each, replicas[0], 0, replicas, replicas)

@@ -156,6 +156,7 @@ class Member:
             ask=self.controller.ask,
             is_controller=lambda: self.controller.is_active,
             is_deleting=self.controller.is_deleting,
+            is_moving=self.controller.is_moving,
             clock=self._clock,
             check_broker_config=check_broker_config,
         )

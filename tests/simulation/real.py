@@ -236,7 +236,7 @@ class RealKit:
             session, life.node_id, CLUSTER_ID,
             defaults=TopicDefaults(1, 3), internal_topics={}, exact_internal_topics=(),
             ask=life.controller.ask, is_controller=lambda: life.controller.is_active,
-            is_deleting=life.controller.is_deleting, clock=life.clock,
+            is_deleting=life.controller.is_deleting, is_moving=life.controller.is_moving, clock=life.clock,
             randomness=chance, draw_uuid=lambda: UUID(int=chance.getrandbits(128), version=4),
         )  # fmt: skip
         life.metadata._reading = TaskLock(life.simulation.scheduler, life.process)  # type: ignore[assignment]

@@ -1,5 +1,6 @@
 """DescribeProducers, key 61, version 0: the active producers of partitions, and their open transactions (KIP-664).
 
+Any broker with a replica answers, with what that replica knows.
 Leaves out: nothing.
 
 v0  first
@@ -43,13 +44,12 @@ def _topic(services: Services, name: str, partition_ids: Collection[int]) -> M.D
 
 
 def _describe(services: Services, at: TopicPartition) -> M.DescribeProducersResponse.PartitionResponse:
-    partition = services.cluster.image.partition(at)
-    if partition is None:
+    if services.cluster.image.partition(at) is None:
         is_topic = at.topic in services.cluster.image.topics
         text = None if is_topic else "This server does not host this topic-partition."
         return _refused(at.partition_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     log = services.logs.get(at)
-    if log is None or partition.leader != services.node_id:
+    if log is None:
         return _refused(at.partition_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     producers = log.active_producers()
     states = (

@@ -1,7 +1,7 @@
 """UpdateFeatures, key 57, versions 0 to 1: change the levels of the cluster's features (KIP-584).
 
 Each update has its own result, as in Kafka 3.9. An update that would change something is refused with
-INVALID_UPDATE_VERSION.
+INVALID_UPDATE_VERSION. In a cluster only the controller judges; other brokers answer NOT_CONTROLLER.
 Leaves out: changes. The only feature, transaction.version, has a level that the kind of the cluster's members decides.
 
 v0  first
@@ -26,6 +26,8 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 def handle(services: Services, request: Request, message: M.UpdateFeaturesRequest) -> M.UpdateFeaturesResponse:
     """Answer the request at once. A feature named twice is answered once, for its last update."""
+    if not services.cluster.is_controller:
+        return _Response(error_code=ErrorCode.NOT_CONTROLLER, error_message="")
     updates = {each.feature: each for each in message.feature_updates}
     level = services.features.transaction_version
     results = [_judged(each, request.api_version, level) for each in updates.values()]

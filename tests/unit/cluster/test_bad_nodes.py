@@ -76,6 +76,7 @@ class Watching:
             ask=lambda request, answered: None,
             is_controller=lambda: False,
             is_deleting=lambda name: False,
+            is_moving=lambda name: False,
             clock=self.clock,
             check_broker_config=check_broker_config,
         )

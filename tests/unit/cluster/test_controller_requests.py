@@ -231,13 +231,14 @@ def test_replicas_are_moved_and_the_old_ones_deleted(cluster: ControlCluster) ->
     assert cluster.members[3].told.roles[T0].is_new and T0 in cluster.members[4].told.logs
     assert cluster.ask(ListReassignments(None)).keys() == {T0}
     assert cluster.ask(GrowTopics({"t": {2: (1, 2)}})) == {"t": ErrorCode.REASSIGNMENT_IN_PROGRESS}
+    assert cluster.active.controller.is_moving("t") and not cluster.active.controller.is_moving("u")
     cluster.join_isr("t", 0, 3)
     assert cluster.ask(ListReassignments((T0,))).keys() == {T0}, "one of the target is missing yet"
     cluster.join_isr("t", 0, 4)
     assert cluster.assignment("t").replicas == {0: (3, 4), 1: (2, 3)}
     assert not cluster.assignment("t").adding and not cluster.assignment("t").removing
     assert cluster.state("t").leader == 3 and set(cluster.state("t").isr) == {3, 4}
-    assert cluster.ask(ListReassignments(None)) == {}
+    assert cluster.ask(ListReassignments(None)) == {} and not cluster.active.controller.is_moving("t")
     assert T0 not in cluster.members[1].told.logs and T0 not in cluster.members[2].told.logs
     assert cluster.members[1].told.metadata[T0].replicas == [3, 4]
 

@@ -76,6 +76,8 @@ class Member:
         self.clock = FrozenClock()
         self.host = Host()
         self.is_controller = True
+        self.deleted: set[str] = set()
+        self.moved: set[str] = set()
         self.asked: list[tuple[TopicRequest, Callable[[TopicCodes], None]]] = []
         self.answers: list[list[TopicResult]] = []
         self.topics = self.made()
@@ -93,7 +95,8 @@ class Member:
             exact_internal_topics={"__transaction_state"},
             ask=lambda request, answered: self.asked.append((request, answered)),
             is_controller=lambda: self.is_controller,
-            is_deleting=lambda name: False,
+            is_deleting=lambda name: name in self.deleted,
+            is_moving=lambda name: name in self.moved,
             clock=self.clock,
             randomness=random.Random(0),
             draw_uuid=lambda: ID,
@@ -357,6 +360,30 @@ def test_a_topic_grows_by_the_controller(member: Member) -> None:
     member.tell(("a", 2, 1))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [code(each) for each in member.answers[0]] == [ErrorCode.NONE, unknown, unknown]
+
+
+def test_a_topic_whose_replicas_move_does_not_grow_and_a_validation_says_so_too(member: Member) -> None:
+    member.tell(("a", 0, 1), ("a", 1, 1))
+    member.moved.add("a")
+    wanted = [MorePartitions("a", 3), MorePartitions("b", 3)]
+    for validate_only in (False, True):
+        member.topics.create_partitions(wanted, 3_000, member.answered, validate_only=validate_only)
+        codes = [code(each) for each in member.answers.pop()]
+        assert codes == [ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    member.topics.create_partitions([MorePartitions("a", 1)], 3_000, member.answered)
+    assert code(member.answers[0][0]) is ErrorCode.REASSIGNMENT_IN_PROGRESS, "whatever the count"
+    assert member.asked == []
+
+
+def test_a_topic_that_is_being_deleted_is_not_made_and_a_validation_says_so_too(member: Member) -> None:
+    member.tell()
+    member.deleted.add("a")
+    for validate_only in (False, True):
+        member.topics.create_topics([NewTopic("a")], 3_000, member.answered, validate_only=validate_only)
+        (refused,) = member.answers.pop()
+        assert isinstance(refused, ProtocolError) and refused.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert refused.client_message == "Topic 'a' is marked for deletion."
+    assert member.asked == []
 
 
 def test_a_topic_is_deleted_by_the_controller(member: Member) -> None:

@@ -125,6 +125,34 @@ def test_a_topic_that_gets_a_second_replica_is_flushed_before_acks_from_then_on(
     await_that(lambda: leader.log_of("grows", 0).options.flush_messages == 1)
 
 
+def test_a_follower_describes_the_producers_that_its_replica_knows(members: Members) -> None:
+    members.start_all(1, 2)
+    assert members.create("t", 1, 2).error_code == 0
+    await_that(lambda: members.leader_of("t", 0) is not None)
+    leader = members.leader_of("t", 0)
+    assert leader is not None
+    leader.append("t", 0, [b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
+    R = M.DescribeProducersRequest
+    asked = R(topics=[R.TopicRequest(name="t", partition_indexes=[0])])
+
+    def known_by(broker: WholeBroker) -> list[int]:
+        (partition,) = broker.call(ApiKey.DESCRIBE_PRODUCERS, 0, asked).topics[0].partitions
+        assert partition.error_code == ErrorCode.NONE
+        return [each.producer_id for each in partition.active_producers]
+
+    await_that(lambda: [known_by(broker) for broker in members.running.values()] == [[7], [7]])
+
+
+def test_features_are_changed_by_the_controller_only(members: Members) -> None:
+    members.start_all(1, 2)
+    asked = M.UpdateFeaturesRequest(feature_updates=[], timeout_ms=1000)
+    told = {
+        members.cluster(node_id).is_controller: broker.call(ApiKey.UPDATE_FEATURES, 1, asked).error_code
+        for node_id, broker in members.running.items()
+    }
+    assert told == {True: ErrorCode.NONE, False: ErrorCode.NOT_CONTROLLER}
+
+
 def test_topics_that_cannot_be_placed_are_refused_and_others_are_made(members: Members) -> None:
     members.start_all(1, 2)
     assert members.create("many", 1, 3).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
