@@ -71,6 +71,20 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_coordinators.py::test_a_coordinator_that_has_not_heard_of_the_next_one_tells_no_old_offset",
     ),
     OtherDeviation(
+        "OffsetFetch 1: an error of the whole group",
+        "Stands at each partition that was asked for, as in the version's definition: NOT_COORDINATOR from a broker "
+        "that is not the coordinator. Kafka names no partition then, and the client sees no error.",
+        "Who sees no error takes the group for one without offsets.",
+        "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
+    ),
+    OtherDeviation(
+        "Produce, Fetch, WriteTxnMarkers: a partition in a failed log directory",
+        "Is NOT_LEADER_OR_FOLLOWER for producers and consumers, since a member has no role in it any more, and "
+        "KAFKA_STORAGE_ERROR for markers. Kafka says KAFKA_STORAGE_ERROR, and UNKNOWN_TOPIC_OR_PARTITION for markers.",
+        "Clients and coordinators do the same about either: they ask who leads, and try again.",
+        "tests/oracle/test_cluster_control.py::test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it",
+    ),
+    OtherDeviation(
         "Fetch: an offset behind the end of a leader's log",
         "Is NOT_LEADER_OR_FOLLOWER for a consumer where there are other replicas, until those in the ISR have said "
         "that they know of no newer leader; then it is OFFSET_OUT_OF_RANGE. The same holds for OffsetForLeaderEpoch "

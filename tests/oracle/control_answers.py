@@ -1,7 +1,7 @@
 """How a broker of a cluster answers to requests between brokers, above all to wrong ones.
 
 `python -m tests.oracle.control_answers --brokers kafka,kafka` prints the answers to all cases, also to those of
-`control_versions` and `control_clients`.
+`control_versions`, `control_clients` and `control_states`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import time
 from typing import Any
 
 from kbroker.protocol import messages as M
-from kbroker.protocol.api import ApiKey
-from tests.kit.clients.wire import WireClient
-from tests.oracle import control_clients, control_versions
+from tests.oracle import control_clients, control_states, control_versions
 from tests.oracle.control_story import STAND_IN
-from tests.oracle.control_talk import GHOST, GHOST_ID, TIMEOUT_S, TOPIC, Talk, ask_all, case, make_topic
+from tests.oracle.control_talk import GHOST, GHOST_ID, TOPIC, Talk, ask_all, case, is_told, make_topic
 
 _ = control_versions
 
@@ -154,7 +152,8 @@ def alter_partition_of_other_epochs(t: Talk) -> None:
 @case
 def alter_partition_with_replicas_that_cannot_be_in_sync(t: Talk) -> None:
     t.ask(t.alter_partition(t.fresh(), [STAND_IN, 1, 2]), node_id=1)
-    t.ask(t.alter_partition(t.fresh(), [STAND_IN, 77]), node_id=1)
+    for version in (1, 3):
+        t.ask(t.alter_partition(t.fresh(), [STAND_IN, 77], version), node_id=1, version=version)
     t.ask(t.alter_partition(t.fresh(), []), node_id=1)
 
 
@@ -362,7 +361,9 @@ def a_controlled_shutdown_of_what_leads_and_is_alone_in_an_isr(t: Talk) -> None:
 
 
 case(control_clients.what_clients_are_told_of_a_replica_that_is_away)
-case(control_clients.reassignments_of_a_topic_that_is_being_deleted)
+case(control_clients.changes_of_a_topic_that_is_being_deleted)
+case(control_states.elections_while_a_leader_is_away)
+case(control_states.appends_while_too_few_replicas_are_in_sync)
 
 
 @case
@@ -390,14 +391,8 @@ def control_requests_of_a_later_controller_fence_the_true_one_until_the_next(t: 
     t.ask(Talk(t.cluster, t.stand_in, t.names).update_metadata(broker_epoch=-1))
 
 
-def is_told(t: Talk, topic: str) -> bool:
-    """Return whether broker 2 knows that it leads a topic."""
-    node = t.cluster.nodes[2]
-    with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
-        known = client.call(ApiKey.METADATA, 12, t.metadata(topic)).topics[0]
-        end = client.call(ApiKey.LIST_OFFSETS, 9, t.end(topic)).topics[0].partitions[0]
-    # UpdateMetadata comes behind LeaderAndIsr.
-    return not any(each.error_code for each in (known, *known.partitions, end))
+case(control_states.requests_about_a_failed_directory)
+case(control_states.records_in_a_failed_directory)
 
 
 def show_told(t: Talk, topic: str) -> None:
@@ -419,7 +414,7 @@ def pretend_to_be_a_later_controller(t: Talk, later: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", default="kafka,kafka")
-    for name, answers in ask_all(parser.parse_args().brokers.split(",")).items():
+    for name, answers in ask_all(parser.parse_args().brokers.split(",")).cases.items():
         print("\n".join([name, *(f"    {answer}" for answer in answers)]))
 
 

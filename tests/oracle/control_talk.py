@@ -21,9 +21,11 @@ from tests.kit.cluster.cluster import Cluster
 from tests.kit.cluster.stand_in import StandIn
 from tests.oracle.answers import Names, Tree, tree_of
 from tests.oracle.control_story import SETTINGS, STAND_IN
-from tests.oracle.scenario import KEYS
+from tests.oracle.scenario import KEYS, codes_in
 
 TOPIC, GHOST = "led", "ghost"
+GROUP, TRANSACTION = 0, 1
+"""Whose coordinator is asked for."""
 GHOST_ID = bytes(range(16))
 TIMEOUT_S = 30.0
 VERSIONS = {
@@ -98,6 +100,8 @@ class Talk:
     def __init__(self, cluster: Cluster, stand_in: StandIn, names: Names):
         self.cluster, self.stand_in, self.names = cluster, stand_in, names
         self.answers: list[Tree] = []
+        self.given: dict[ApiKey, set[str]] = {}
+        """The error codes of the answers, by API."""
         self.controller_epoch = int(cluster.tree()["/controller_epoch"].data)
         self.broker_epochs = {
             node_id: stand_in.zookeeper.exists(f"/brokers/ids/{node_id}").czxid for node_id in cluster.nodes
@@ -118,6 +122,7 @@ class Talk:
                 self.answers.append("closed")
                 return None
         tree = comparable(tree_of(answer, version, self.names))
+        self.given.setdefault(api, set()).update(codes_in(tree))
         self.answers.append(tree if only is None else tree[only])
         return answer
 
@@ -132,6 +137,11 @@ class Talk:
             topic, from_base64(topic_id), index, state["leader"], state["leader_epoch"], node.version, state["isr"]
         )
 
+    def assignment(self, topic: str) -> dict[str, Any]:
+        """Return what ZooKeeper has of a topic's replicas, those that come and go included."""
+        node = json.loads(self.stand_in.zookeeper.get(f"/brokers/topics/{topic}")[0])
+        return {name: node.get(name) for name in ("partitions", "adding_replicas", "removing_replicas")}
+
     def fresh(self, replicas: Sequence[int] = (STAND_IN, 1)) -> State:
         """Make a topic that no other case knows, with one partition, whose leader is the first of its replicas."""
         names = [name for name in self.stand_in.zookeeper.get_children("/brokers/topics") if name.startswith("fresh")]
@@ -144,6 +154,11 @@ class Talk:
         while not is_so():
             assert time.monotonic() < deadline, what
             time.sleep(0.05)
+
+    def call_it(self, name: str, other: str) -> None:
+        """Put one name in the place of another one in all answers: which groups and transactional ids a case asks for
+        depends on where their coordinators are."""
+        self.answers = json.loads(json.dumps(self.answers).replace(f'"{other}"', f'"{name}"'))
 
     # --- requests that are right but for what a case changes ----------------------------------------------
     def leader_and_isr(
@@ -201,7 +216,13 @@ class Talk:
         return R(ungrouped_partitions=[R.StopReplicaPartitionV0(topic_name=topic, partition_index=0)], **request)
 
     def update_metadata(
-        self, node_id: int = 2, topic: str = "", leader: int = 2, version: int = 8, **changed: Any
+        self,
+        node_id: int = 2,
+        topic: str = "",
+        leader: int = 2,
+        version: int = 8,
+        topic_id: bytes = GHOST_ID,
+        **changed: Any,
     ) -> Message:
         """Metadata in which nothing changes but, where one is given, a topic with one partition."""
         R = M.UpdateMetadataRequest
@@ -232,7 +253,7 @@ class Talk:
             if version < WITH_TOPICS[ApiKey.UPDATE_METADATA]:
                 request["ungrouped_partition_states"] = [state]
             else:
-                of_topic = R.UpdateMetadataTopicState(topic_name=topic, topic_id=GHOST_ID, partition_states=[state])
+                of_topic = R.UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id, partition_states=[state])
                 request["topic_states"] = [of_topic]
         return R(live_brokers=brokers, **request)
 
@@ -273,10 +294,12 @@ class Talk:
             request = {"replica_state": state, **rack}
         return R(max_wait_ms=0, min_bytes=0, max_bytes=10_000, topics=[topic], **request)
 
-    def epoch_end(self, partition: int, current: int, epoch: int, replica_id: int = STAND_IN) -> Message:
+    def epoch_end(
+        self, partition: int, current: int, epoch: int, replica_id: int = STAND_IN, topic: str = TOPIC
+    ) -> Message:
         R = M.OffsetForLeaderEpochRequest
         asked = R.OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
-        return R(replica_id=replica_id, topics=[R.OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])])
+        return R(replica_id=replica_id, topics=[R.OffsetForLeaderTopic(topic=topic, partitions=[asked])])
 
     def end(self, topic: str, partition: int = 0, replica_id: int = -1) -> Message:
         """Ask for a partition's last offset: only its leader tells it."""
@@ -305,11 +328,18 @@ def served(api: ApiKey) -> range:
     return range(SERVED[api].min, SERVED[api].max + 1)
 
 
-def ask_all(kinds: Sequence[str]) -> dict[str, list[Tree]]:
-    """Return the answers of two brokers of these kinds to all cases, in order."""
+class Answered(NamedTuple):
+    """The answers to each case, in order, and the error codes in all of them, by API."""
+
+    cases: dict[str, list[Tree]]
+    given: dict[ApiKey, set[str]]
+
+
+def ask_all(kinds: Sequence[str]) -> Answered:
+    """Return the answers of two brokers of these kinds to all cases."""
     with Cluster(kinds[:1], {**SETTINGS, **TRANSACTIONS, **RACKS}, directories=2) as cluster, cluster.entered():
         cluster.add(kinds[1])
-        await_transactions(cluster)
+        await_coordinators(cluster)
         host = cluster.network.add_host("stand-in")
         with StandIn(STAND_IN, host, cluster.zookeeper.address) as stand_in:
             stand_in.register()
@@ -318,11 +348,13 @@ def ask_all(kinds: Sequence[str]) -> dict[str, list[Tree]]:
             make_topic(cluster, TOPIC, [[STAND_IN, 1], [1, STAND_IN], [2, 1]])
             stand_in.take()
             names = Names(0)
-            found = {}
+            found = Answered({}, {})
             for name, run in CASES.items():
                 talk = Talk(cluster, stand_in, names)
                 run(talk)
-                found[name] = talk.answers
+                found.cases[name] = talk.answers
+                for api, codes in talk.given.items():
+                    found.given.setdefault(api, set()).update(codes - {"NONE"})
             return found
 
 
@@ -340,12 +372,23 @@ def make_topic(cluster: Cluster, name: str, assignment: Sequence[list[int]]) -> 
         time.sleep(0.05)
 
 
-def await_transactions(cluster: Cluster) -> None:
-    """Have the topic of transactions made, before there is a stand-in that could lead its partitions."""
+def is_told(t: Talk, topic: str) -> bool:
+    """Return whether broker 2 knows that it leads a topic."""
+    node = t.cluster.nodes[2]
+    with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
+        known = client.call(ApiKey.METADATA, 12, t.metadata(topic)).topics[0]
+        end = client.call(ApiKey.LIST_OFFSETS, 9, t.end(topic)).topics[0].partitions[0]
+    # UpdateMetadata comes behind LeaderAndIsr.
+    return not any(each.error_code for each in (known, *known.partitions, end))
+
+
+def await_coordinators(cluster: Cluster) -> None:
+    """Have the topics of groups and transactions made, before there is a stand-in that could lead their partitions."""
     deadline = time.monotonic() + TIMEOUT_S
-    asked = M.FindCoordinatorRequest(key_type=1, coordinator_keys=["any"])
     for node in cluster.nodes.values():
         with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
-            while client.call(ApiKey.FIND_COORDINATOR, 6, asked).coordinators[0].error_code != ErrorCode.NONE:
-                assert time.monotonic() < deadline, "there is no coordinator of transactions"
-                time.sleep(0.05)
+            for kind in (GROUP, TRANSACTION):
+                asked = M.FindCoordinatorRequest(key_type=kind, coordinator_keys=["any"])
+                while client.call(ApiKey.FIND_COORDINATOR, 6, asked).coordinators[0].error_code != ErrorCode.NONE:
+                    assert time.monotonic() < deadline, "there is no coordinator"
+                    time.sleep(0.05)

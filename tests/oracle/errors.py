@@ -1,7 +1,7 @@
 """The error codes that Apache Kafka 3.9 can give in an answer of each served API, by its handlers and coordinators.
 
 None: a scenario makes Kafka give the code. A text: why no scenario can, on a single broker with the settings of
-`matrix.py`.
+`matrix.py`. What only a cluster can give is in `cluster_errors.py`.
 """
 
 from __future__ import annotations

@@ -9,18 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.protocol.api import ApiKey
+from tests.kit.cluster.apis import BETWEEN_BROKERS
 from tests.oracle import control_answers
 from tests.oracle.answers import Tree
 from tests.oracle.cluster_deviations import IN_CLUSTERS
+from tests.oracle.cluster_errors import IN_A_CLUSTER
 from tests.oracle.control_story import Told, tell
-from tests.oracle.control_talk import ASKED, CASES, ask_all, served
-from tests.oracle.control_versions import (
-    AT_THE_CONTROLLER,
-    BETWEEN_BROKERS,
-    OF_CLIENTS,
-    OF_REPLICAS,
-    OF_TRANSACTIONS,
-)
+from tests.oracle.control_talk import ASKED, CASES, Answered, ask_all, served
+from tests.oracle.control_versions import AT_THE_CONTROLLER, OF_CLIENTS, OF_REPLICAS, OF_TRANSACTIONS
+from tests.oracle.errors import DISK, ERRORS, MOVES, REPLICAS, Reasons
 
 _ = control_answers
 
@@ -41,8 +38,8 @@ OTHERWISE = {
     ),
     "alter_partition_with_replicas_that_cannot_be_in_sync": Otherwise(
         "AlterPartition: who may be in an ISR",
-        ["NONE NONE [3, 1, 2]", "NONE INELIGIBLE_REPLICA []", "NONE NONE []"],
-        ["NONE INVALID_REQUEST []"] * 3,
+        ["NONE NONE [3, 1, 2]", "NONE OPERATION_NOT_ATTEMPTED []", "NONE INELIGIBLE_REPLICA []", "NONE NONE []"],
+        ["NONE INVALID_REQUEST []"] * 4,
     ),
     "alter_partition_of_one_that_another_broker_leads": Otherwise(
         "AlterPartition: who may be in an ISR",
@@ -59,12 +56,28 @@ OTHERWISE = {
         ["NONE NONE"] * 3,
         ["NONE NONE", "NONE NOT_LEADER_OR_FOLLOWER", "NONE NONE"],
     ),
+    "offset_fetch_1_at_who_is_not_the_coordinator": Otherwise(
+        "OffsetFetch 1: an error of the whole group", [""], ["NOT_COORDINATOR"]
+    ),
+    "records_in_a_failed_directory": Otherwise(
+        "Produce, Fetch, WriteTxnMarkers: a partition in a failed log directory",
+        [
+            *["KAFKA_STORAGE_ERROR"] * 12,
+            *["NOT_LEADER_OR_FOLLOWER"] * 6,
+            "KAFKA_STORAGE_ERROR",
+            *["NONE KAFKA_STORAGE_ERROR"] * 11,
+            *["UNKNOWN_TOPIC_OR_PARTITION"] * 2,
+        ],
+        [*["NOT_LEADER_OR_FOLLOWER"] * 19, *["NONE NOT_LEADER_OR_FOLLOWER"] * 11, *["KAFKA_STORAGE_ERROR"] * 2],
+    ),
     "partitions_are_described": Otherwise(
         "DescribeTopicPartitions", ["False", "closed"], ["True", "NONE NONE NONE NONE"]
     ),
 }
 
 
+TIMEOUT_S = 580
+"""Two clusters answer all cases in the first test that needs them."""
 NEWER = {ApiKey.WRITE_TXN_MARKERS: {2}}
 """Versions that kbroker serves, and Kafka 3.9 does not."""
 
@@ -88,7 +101,7 @@ def told_by_kafka() -> dict[str, Told]:
 
 
 @functools.cache
-def answered_by(kinds: tuple[str, str]) -> dict[str, list[Tree]]:
+def answered_by(kinds: tuple[str, str]) -> Answered:
     return ask_all(kinds)
 
 
@@ -123,10 +136,10 @@ def is_overtaken(line: str, told: Told) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it(name: str) -> None:
-    ours, kafka = (answered_by(kinds)[name] for kinds in (("kbroker", "kbroker"), ("kafka", "kafka")))
+    ours, kafka = (answered_by(kinds).cases[name] for kinds in (("kbroker", "kbroker"), ("kafka", "kafka")))
     if name in OTHERWISE:
         expected = OTHERWISE[name]
         assert [gist(answer) for answer in kafka] == expected.kafka
@@ -136,11 +149,35 @@ def test_a_request_between_brokers_is_answered_as_apache_kafka_answers_it(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(TIMEOUT_S)
 def test_every_version_of_what_a_cluster_asks_is_asked() -> None:
     answered_by(("kafka", "kafka"))
     for api in (*BETWEEN_BROKERS, *AT_THE_CONTROLLER, *OF_REPLICAS, *OF_TRANSACTIONS, *OF_CLIENTS):
         assert set(served(api)) - NEWER.get(api, set()) <= ASKED[api], api.label
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_each_error_that_kafka_can_give_in_a_cluster_was_given() -> None:
+    """The table of errors is right: the cases make Kafka give what it says is provoked. What else it gives, a single
+    broker gives too."""
+    given = answered_by(("kafka", "kafka")).given
+    for api, codes in IN_A_CLUSTER.items():
+        assert provoked_in(codes) - given.get(api, set()) == set(), api.label
+    for api, seen in given.items():
+        alone = provoked_in(ERRORS.get(api, {}))
+        assert seen - alone - provoked_in(IN_A_CLUSTER.get(api, {})) == set(), api.label
+
+
+def provoked_in(codes: Reasons) -> set[str]:
+    return {code.name for code, reason in codes.items() if reason is None}
+
+
+def test_each_error_that_a_single_broker_cannot_give_is_in_the_table_of_clusters() -> None:
+    assert set(BETWEEN_BROKERS) <= IN_A_CLUSTER.keys()
+    for api, codes in ERRORS.items():
+        elsewhere = {code for code, reason in codes.items() if reason in (MOVES, REPLICAS, DISK)}
+        assert elsewhere - IN_A_CLUSTER.get(api, {}).keys() == set(), api.label
 
 
 def test_what_is_answered_otherwise_is_told_in_the_docs() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from kazoo.client import KazooClient
 
+from kbroker.errors import ErrorCode
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
 from kbroker.protocol.headers import decode_request, encode_response
@@ -24,6 +25,8 @@ from kbroker.protocol.messages import Message
 from tests.kit.brokers.hosts import Host
 from tests.kit.brokers.scripted import Peer
 
+OF_REPLICAS = (ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+"""What followers ask their leaders, and leaders the replicas in the ISR."""
 QUIET_S = 0.8
 TIMEOUT_S = 30.0
 
@@ -76,8 +79,8 @@ class StandIn:
 
     # --- listening ----------------------------------------------------------------------------------------
     def take(self) -> list[Received]:
-        """Wait until nothing has come for a while, and return what has come since this was called last. Fetches of
-        followers, which come all the time, do not count."""
+        """Wait until nothing has come for a while, and return what has come since this was called last. What
+        replicas ask, which comes all the time, does not count."""
         self._heard = time.monotonic()
         deadline = self._heard + TIMEOUT_S
         while time.monotonic() - self._heard < QUIET_S:
@@ -98,10 +101,10 @@ class StandIn:
             while not self._closed.is_set():
                 header, message = decode_request(peer.frame())
                 api = ApiKey(header.request_api_key)
-                if api is not ApiKey.FETCH:
+                if api not in OF_REPLICAS:
                     self.received.append(Received(api, header.request_api_version, header.client_id, message))
                     self._heard = time.monotonic()
-                else:
+                elif api is ApiKey.FETCH:
                     self._closed.wait(0.1)
                 answer = answer_to(message)
                 peer.socket.sendall(encode_response(api, header.request_api_version, header.correlation_id, answer))
@@ -171,6 +174,23 @@ def _fetch(asked: Any) -> Message:
     )
 
 
+def _epoch_ends(asked: Any) -> Message:
+    """A follower tells no ends, and says so in the epoch in which it is asked: it knows of no newer leader."""
+    R = M.OffsetForLeaderEpochResponse
+    return R(
+        topics=[
+            R.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    R.EpochEndOffset(partition=each.partition, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ]
+    )
+
+
 def _api_versions(asked: Any) -> Message:
     R = M.ApiVersionsResponse
     served = {4: 7, 5: 4, 6: 8, 7: 3, 1: 17, 2: 9, 18: 4, 23: 4, 24: 5, 27: 1, 56: 3, 67: 0}
@@ -182,5 +202,6 @@ ANSWERS: dict[str, Any] = {
     "StopReplicaRequest": _stop_replica,
     "UpdateMetadataRequest": lambda asked: M.UpdateMetadataResponse(),
     "FetchRequest": _fetch,
+    "OffsetForLeaderEpochRequest": _epoch_ends,
     "ApiVersionsRequest": _api_versions,
 }
