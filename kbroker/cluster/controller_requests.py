@@ -69,6 +69,13 @@ Answered = Callable[[Any], None]
 """Called once, on the thread that calls `Controller.step` or on the asking one. It must not block."""
 
 
+REFUSALS = {
+    ErrorCode.NOT_CONTROLLER: "This broker is not the controller.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The controller has failed at the request: its log says why.",
+}
+"""What a refusal of a whole request means, for the answers that have room for a text."""
+
+
 def refusal(request: Any, error: ErrorCode) -> Any:
     """Return the answer to `request` that says `error` and nothing else."""
     if isinstance(request, AlterPartition):

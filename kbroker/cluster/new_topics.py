@@ -6,7 +6,7 @@ Checks are in the order of Kafka's controller and have its error messages.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -105,6 +105,18 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     return {name: text for name, text in configs.items() if text is not None}
 
 
+def partition_count(new: NewTopic, defaults: TopicDefaults) -> int:
+    """Return how many partitions are requested for a new topic; not more than 0 if the request is invalid."""
+    if new.assignment:
+        return len(new.assignment)
+    return defaults.partition_count if new.partition_count == -1 else new.partition_count
+
+
+def are_too_many(wanted: Iterable[NewTopic], defaults: TopicDefaults) -> bool:
+    """Return whether new topics have more partitions together than one request may ask for."""
+    return sum(max(partition_count(new, defaults), 0) for new in wanted) > MAX_PARTITIONS_PER_REQUEST
+
+
 def plan_replicas(
     new: NewTopic, image: MetadataImage, defaults: TopicDefaults, randomness: random.Random
 ) -> list[Replicas]:
@@ -120,7 +132,7 @@ def plan_replicas(
         raise ProtocolError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
-    count = defaults.partition_count if new.partition_count == -1 else new.partition_count
+    count = partition_count(new, defaults)
     factor = defaults.replication_factor if new.replication_factor == -1 else new.replication_factor
     return _place(image, count, factor, randomness.randrange(1 << 16), randomness.randrange(1 << 16), 0)
 

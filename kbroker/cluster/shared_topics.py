@@ -32,6 +32,7 @@ from kbroker.cluster.new_topics import (
     MorePartitions,
     NewTopic,
     TopicDefaults,
+    are_too_many,
     check_configs,
     check_name,
     plan_more_partitions,
@@ -479,8 +480,7 @@ class SharedTopics:
     ) -> None:
         image = self._image
         names = [new.name for new in wanted]
-        total = sum(len(new.assignment) or max(new.partition_count, 1) for new in wanted)
-        if total > MAX_PARTITIONS_PER_REQUEST:
+        if are_too_many(wanted, self._defaults):
             answered([TOO_MANY_PARTITIONS for _ in wanted])
             return
         results: dict[str, TopicResult] = {}

@@ -27,6 +27,7 @@ from kbroker.cluster.new_topics import (
     NewTopic,
     Replicas,
     TopicDefaults,
+    are_too_many,
     check_configs,
     check_name,
     plan_more_partitions,
@@ -344,12 +345,7 @@ class Topics:
                 self._undo_pending()
             except ProtocolError as error:
                 return [error for _ in wanted]
-        total = sum(
-            len(new.assignment)
-            or (self._defaults.partition_count if new.partition_count == -1 else new.partition_count)
-            for new in wanted
-        )
-        if total > MAX_PARTITIONS_PER_REQUEST:
+        if are_too_many(wanted, self._defaults):
             return [TOO_MANY_PARTITIONS] * len(wanted)
         results: list[Topic | ProtocolError] = []
         for new in wanted:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.cluster import single_broker
-from kbroker.cluster.controller_requests import AlterReassignments, PartitionOutcome
+from kbroker.cluster.controller_requests import REFUSALS, AlterReassignments, PartitionOutcome
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.server.handlers.shared.services import Services
 
-NOT_CONTROLLER = "This broker is not the controller."
 _Response = M.AlterPartitionReassignmentsResponse
 
 
@@ -53,7 +52,7 @@ def handle(
 def _response(outcomes: Mapping[TopicPartition, PartitionOutcome] | ErrorCode, no_error: str | None) -> _Response:
     """Return the response. `no_error` is the text of a success: Kafka's controllers of either kind have another."""
     if isinstance(outcomes, ErrorCode):
-        return _Response(error_code=outcomes, error_message=NOT_CONTROLLER)
+        return _Response(error_code=outcomes, error_message=REFUSALS[outcomes])
     by_topic: dict[str, _Response.ReassignableTopicResponse] = {}
     for partition, outcome in outcomes.items():
         topic = by_topic.setdefault(

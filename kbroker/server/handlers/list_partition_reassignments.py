@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.controller_requests import ListReassignments
+from kbroker.cluster.controller_requests import REFUSALS, ListReassignments
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kbroker._core.server.request import Request
     from kbroker.server.handlers.shared.services import Services
 
-NOT_CONTROLLER = "This broker is not the controller."
 _Response = M.ListPartitionReassignmentsResponse
 
 
@@ -48,7 +47,7 @@ def _code(found: Mapping[TopicPartition, Assignment] | ErrorCode) -> ErrorCode:
 def _response(found: Mapping[TopicPartition, Assignment] | ErrorCode, no_error: str | None) -> _Response:
     """Return the response. `no_error` is the text of a success: Kafka's controllers of either kind have another."""
     if isinstance(found, ErrorCode):
-        return _Response(error_code=found, error_message=NOT_CONTROLLER)
+        return _Response(error_code=found, error_message=REFUSALS[found])
     by_topic: dict[str, _Response.OngoingTopicReassignment] = {}
     for partition, assignment in found.items():
         topic = by_topic.setdefault(

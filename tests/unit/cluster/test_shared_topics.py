@@ -347,6 +347,17 @@ def test_a_validation_asks_nobody(member: Member) -> None:
     assert member.asked == []
 
 
+@pytest.mark.parametrize(("topics", "is_allowed"), [(5000, True), (5001, False)])
+def test_a_topic_without_a_partition_count_counts_as_it_will_be_made(
+    member: Member, topics: int, is_allowed: bool
+) -> None:
+    """num.partitions is 2 here, and 10,000 partitions are the most that one request may ask for."""
+    member.tell()
+    wanted = [NewTopic(f"t{number}") for number in range(topics)]
+    member.topics.create_topics(wanted, 3_000, member.answered, validate_only=True)
+    assert {code(each) for each in member.answers[0]} == {ErrorCode.NONE if is_allowed else ErrorCode.POLICY_VIOLATION}
+
+
 def test_a_topic_grows_by_the_controller(member: Member) -> None:
     member.tell(("a", 0, 1))
     wanted = [MorePartitions("a", 3), MorePartitions("b", 3), MorePartitions("a ", 1)]

@@ -154,10 +154,20 @@ def test_reassignments_go_to_the_controller(alone: Services) -> None:
     alone.controller = controller
     assert altered(call(alone, ALTER, 0, reassignments({A0: [2, 3], A1: None}))) == {A0: 0, A1: 0}
     assert controller.asked == [AlterReassignments({A0: (2, 3), A1: None})]
-    alone.controller = refusing = AnsweringController(ErrorCode.NOT_CONTROLLER)  # type: ignore[assignment]
-    assert call(alone, ALTER, 0, reassignments({A0: [2]})).error_code == ErrorCode.NOT_CONTROLLER
-    assert call(alone, LIST, 0, M.ListPartitionReassignmentsRequest(topics=None)).error_code == ErrorCode.NOT_CONTROLLER
-    assert refusing.asked[-1] == ListReassignments(None)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(ErrorCode.NOT_CONTROLLER, "is not the controller"), (ErrorCode.UNKNOWN_SERVER_ERROR, "controller has failed")],
+)
+def test_a_refusal_of_reassignments_says_what_its_code_means(alone: Services, code: ErrorCode, text: str) -> None:
+    alone.controller = refusing = AnsweringController(code)  # type: ignore[assignment]
+    wanted = reassignments({A0: [2]})
+    for key, message in ((ALTER, wanted), (LIST, M.ListPartitionReassignmentsRequest(topics=None))):
+        response = call(alone, key, 0, message)
+        assert response.error_code == code
+        assert text in response.error_message
+    assert refusing.asked == [AlterReassignments({A0: (2,)}), ListReassignments(None)]
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 2**31 - 1])
