@@ -25,9 +25,10 @@ from kbroker.cluster.controller_flows import (
     IsrsChanged,
     PreferredAsked,
     ReassignmentsAsked,
+    ReassignmentsWait,
     Surroundings,
-    TopicChanged,
     TopicsChanged,
+    TopicsGrew,
     UncleanElectionEnabled,
     flow_of,
 )
@@ -135,11 +136,12 @@ Event = BrokerRefuses | UncleanElectionEnabled
 _COALESCED = (
     BrokersChanged,
     TopicsChanged,
-    TopicChanged,
+    TopicsGrew,
     DeletionsChanged,
     DirectoriesFailed,
     IsrsChanged,
     ReassignmentsAsked,
+    ReassignmentsWait,
     PreferredAsked,
     Balance,
     _Elect,
@@ -364,8 +366,7 @@ class Controller:
     def _begin(self) -> bool:
         """Take the next event."""
         with self._lock:
-            event = self._events.popleft() if self._events else None
-            self._queued.discard(_key(event))
+            event = self._next_locked()
         if event is None:
             return self._balance_if_due()
         try:
@@ -378,6 +379,16 @@ class Controller:
                 self._events.appendleft(event)
             raise
         return True
+
+    def _next_locked(self) -> Any:
+        """Take the next event; None if there is none. Changes of topics that follow each other are one event."""
+        taken: list[Any] = []
+        while self._events and (not taken or type(taken[0]) is type(self._events[0]) is TopicsGrew):
+            taken.append(self._events.popleft())
+            self._queued.discard(_key(taken[-1]))
+        if len(taken) < 2:
+            return taken[0] if taken else None
+        return TopicsGrew(frozenset(name for each in taken for name in each.names))
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, _Elect):
@@ -444,6 +455,8 @@ class Controller:
     def _end_flow(self) -> None:
         self._flow = None
         self._command = None
+        if self._term is not None and self._term.context.waiting:
+            self._enqueue(ReassignmentsWait())  # behind what has come meanwhile
         if self._brokers_changed_at is not None:
             took_s = self._clock.monotonic() - self._brokers_changed_at
             self._brokers_changed_at = None
@@ -699,4 +712,4 @@ def _event_of(event: WatchEvent) -> Any:
     parent = parent_of(event.path)
     if parent == paths.BROKER_IDS:
         return BrokersChanged()
-    return TopicChanged(event.path.removeprefix(f"{paths.TOPICS}/")) if parent == paths.TOPICS else None
+    return TopicsGrew(frozenset([event.path.removeprefix(f"{paths.TOPICS}/")])) if parent == paths.TOPICS else None

@@ -37,10 +37,10 @@ class TopicsChanged(NamedTuple):
     """Topics were made or removed."""
 
 
-class TopicChanged(NamedTuple):
-    """The node of a topic was changed."""
+class TopicsGrew(NamedTuple):
+    """The nodes of topics were changed."""
 
-    name: str
+    names: frozenset[str]
 
 
 class DeletionsChanged(NamedTuple):
@@ -49,6 +49,10 @@ class DeletionsChanged(NamedTuple):
 
 class ReassignmentsAsked(NamedTuple):
     """A tool has asked for reassignments through the store."""
+
+
+class ReassignmentsWait(NamedTuple):
+    """Reassignments wait for their turn."""
 
 
 class PreferredAsked(NamedTuple):
@@ -118,9 +122,8 @@ def _alter_partition(context: Context, asked: R.AlterPartition, _: Surroundings)
         yield Answer(_AlterResponse(error_code=outcome))
         return
     yield Answer(_AlterResponse(topics=_altered(context, outcome, unknown, by_name)))
-    for partition, result in outcome.items():
-        if isinstance(result, PartitionState):
-            yield from reassignment.isr_grew(context, partition)
+    changed = [each for each, result in outcome.items() if isinstance(result, PartitionState)]
+    yield from reassignment.isrs_grew(context, changed)
 
 
 def _wanted(each: M.AlterPartitionRequest.PartitionData, version: int) -> in_sync.WantedIsr:
@@ -221,7 +224,7 @@ def _alter_reassignments(context: Context, asked: R.AlterReassignments, _: Surro
 
 def _list_reassignments(context: Context, asked: R.ListReassignments, _: Surroundings) -> Rule[None]:
     among = context.reassigning if asked.partitions is None else asked.partitions
-    found: dict[TopicPartition, Assignment] = {each: context.assignment(each) for each in among}
+    found: dict[TopicPartition, Assignment] = {each: context.stored_assignment(each) for each in among}
     yield Answer({each: assignment for each, assignment in found.items() if assignment.is_changing})
 
 
@@ -256,11 +259,12 @@ def _delete_topics(context: Context, asked: T.DeleteTopics, around: Surroundings
 _FLOWS: dict[type, Callable[[Context, Any, Surroundings], Rule[None]]] = {
     BrokersChanged: _brokers_changed,
     TopicsChanged: lambda context, _, __: topics.topics_changed(context),
-    TopicChanged: lambda context, event, _: topics.topic_changed(context, event.name),
+    TopicsGrew: lambda context, event, _: topics.topics_grew(context, event.names),
     DeletionsChanged: lambda context, _, around: deletion.deletions_changed(
         context, is_enabled=around.deletion_enabled
     ),
     ReassignmentsAsked: lambda context, _, __: reassignment.take_up_asked(context),
+    ReassignmentsWait: lambda context, _, __: reassignment.resume_waiting(context),
     PreferredAsked: lambda context, _, __: leaders.preferred_asked(context),
     DirectoriesFailed: lambda context, _, __: brokers.directories_failed(context),
     IsrsChanged: lambda context, _, __: in_sync.isrs_changed(context),

@@ -23,6 +23,7 @@ from kbroker.coordination.store import (
     NoNode,
     NotEmpty,
     Operation,
+    Outcome,
     SetData,
     Store,
     StoreError,
@@ -65,10 +66,10 @@ class ControllerStore:
             C.ReadBrokerEpochs: self._read_broker_epochs,
             C.ReadTopicNames: self._read_topic_names,
             C.ReadTopics: self._read_topics,
-            C.WriteTopic: self._write_topic,
+            C.WriteTopics: self._write_topics,
             C.GiveIds: self._give_ids,
             C.CreateTopics: self._create_topics,
-            C.RemoveTopic: self._remove_topic,
+            C.RemoveTopics: self._remove_topics,
             C.ReadDeletions: lambda _: frozenset(self._children(paths.DELETE_TOPICS)),
             C.RequestDeletions: self._request_deletions,
             C.DropDeletions: lambda command: self._remove(map(paths.delete_topic_path, command.names)),
@@ -205,25 +206,23 @@ class ControllerStore:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _remove(self, doomed: Iterable[str]) -> None:
+    def _remove(self, doomed: Iterable[str]) -> list[Outcome]:
         """Delete nodes that have no children; those that are gone already are left out."""
-        self._writes.each([Delete(path)] for path in doomed)
+        return self._writes.each([Delete(path)] for path in doomed)
 
-    def _write_topic(self, command: C.WriteTopic) -> bool:
-        data = paths.encode_topic(_assignment(command.topic))
-        outcome = self._writes.one([SetData(paths.topic_path(command.name), data)])
-        return not isinstance(outcome, StoreError)
+    def _write_topics(self, command: C.WriteTopics) -> frozenset[str]:
+        outcomes = self._writes.each(
+            [SetData(paths.topic_path(name), paths.encode_topic(_assignment(topic)))]
+            for name, topic in command.topics.items()
+        )
+        return frozenset(
+            name for name, outcome in zip(command.topics, outcomes, strict=True) if not isinstance(outcome, StoreError)
+        )
 
     def _give_ids(self, command: C.GiveIds) -> dict[str, Topic]:
         named = {name: topic._replace(topic_id=uuid.uuid4()) for name, topic in command.topics.items()}
-        outcomes = self._writes.each(
-            [SetData(paths.topic_path(name), paths.encode_topic(_assignment(topic)))] for name, topic in named.items()
-        )
-        return {
-            name: topic
-            for (name, topic), outcome in zip(named.items(), outcomes, strict=True)
-            if not isinstance(outcome, StoreError)
-        }
+        written = self._write_topics(C.WriteTopics(named))
+        return {name: topic for name, topic in named.items() if name in written}
 
     def _create_topics(self, command: C.CreateTopics) -> dict[str, ErrorCode]:
         nodes: dict[str, tuple[str, bytes, bytes]] = {
@@ -251,14 +250,16 @@ class ControllerStore:
     def _request_deletions(self, command: C.RequestDeletions) -> None:
         self._writes.each([Create(paths.delete_topic_path(name))] for name in sorted(command.names))
 
-    def _remove_topic(self, command: C.RemoveTopic) -> None:
-        self._partitions.remove_all(command.name)
-        path = paths.topic_path(command.name)
-        if isinstance(self._writes.one([Delete(path)]), NotEmpty):
-            for inner in self._below(path):
-                self._writes.one([Delete(inner)])
-            self._writes.one([Delete(path)])
-        self._remove([paths.topic_config_path(command.name), paths.delete_topic_path(command.name)])
+    def _remove_topics(self, command: C.RemoveTopics) -> None:
+        """Delete what is known to be there, many at once, and then what else is found below a topic's node."""
+        self._partitions.remove(command.topics)
+        doomed = list(map(paths.topic_path, command.topics))
+        for path, outcome in zip(doomed, self._remove(doomed), strict=True):
+            if isinstance(outcome, NotEmpty):
+                self._remove([*self._below(path), path])
+        self._remove(map(paths.topic_config_path, command.topics))
+        # The last step: before it another controller would begin again.
+        self._remove(map(paths.delete_topic_path, command.topics))
 
     def _below(self, path: str) -> list[str]:
         """Return all nodes below a node, children before their parents."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from kbroker.cluster.fenced_writes import FencedWrites
 from kbroker.coordination import paths
@@ -12,7 +12,6 @@ from kbroker.coordination.store import (
     Create,
     Delete,
     NodeExists,
-    NoNode,
     Operation,
     Outcome,
     SetData,
@@ -119,22 +118,20 @@ class PartitionNodes:
             outcome = self._writes.one(both[1:])
         return not isinstance(outcome, StoreError)
 
-    def remove_all(self, topic: str) -> None:
-        """Delete the nodes of a topic's partitions; whoever is gone already is left out."""
-        parent = paths.partitions_path(topic)
-        try:
-            names = self._store.children(parent)
-        except NoNode:
-            return
-        items: list[Item] = []
-        for name in names:
-            inner: Sequence[Operation] = [Delete(f"{parent}/{name}/state"), Delete(f"{parent}/{name}")]
-            items.append((TopicPartition(topic, 0), inner))
+    def remove(self, topics: Mapping[str, Collection[int]]) -> None:
+        """Delete the nodes of partitions, by topic and partition id, and those above them that have no others."""
+        partitions = [TopicPartition(topic, each) for topic, of_topic in topics.items() for each in of_topic]
+        items: list[Item] = [
+            (each, [Delete(paths.partition_state_path(*each)), Delete(paths.partition_path(*each))])
+            for each in partitions
+        ]
+        refused: list[Operation] = []
         for parcel, outcome in self._in_parcels(items):
             if isinstance(outcome, StoreError):
-                for _, operations in parcel:
-                    self._writes.each([each] for each in operations)
-        self._writes.one([Delete(parent)])
+                refused += [each for _, operations in parcel for each in operations]
+        # One that is gone already has held up the others of its parcel.
+        self._writes.each([each] for each in refused)
+        self._writes.each([Delete(paths.partitions_path(topic))] for topic in topics)
 
     def _in_parcels(self, items: Iterable[Item]) -> Iterator[tuple[list[Item], Outcome]]:
         parcels = list(_parcels(items))

@@ -107,8 +107,10 @@ class Administrator(Client):
         self._ask("configure_brokers", *config)
 
     def _reassign(self) -> None:
-        at, target = self._move()
-        self._ask("reassign", {at: target})
+        self._ask("reassign", self._moves())
+
+    def _moves(self) -> dict[TopicPartition, tuple[int, ...]]:
+        return dict(self._move() for _ in range(self.chance.choice((1, 2, 4))))
 
     def _move(self) -> tuple[TopicPartition, tuple[int, ...]]:
         at, _, replicas = self.chance.choice(list(self.simulation.partitions()))
@@ -123,8 +125,7 @@ class Administrator(Client):
         self._ask("elect", tuple(at for at, _, _ in self.simulation.partitions() if self.chance.random() < 0.6))
 
     def _tool_reassign(self) -> None:
-        moves = dict(self._move() for _ in range(self.chance.choice((1, 2))))
-        self._write(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(moves))
+        self._write(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(self._moves()))
 
     def _tool_elect(self) -> None:
         partitions = [at for at, _, _ in self.simulation.partitions()]

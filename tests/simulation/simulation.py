@@ -19,11 +19,13 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from uuid import UUID
 
 from kbroker.coordination import paths
 from kbroker.coordination.store import Create
 from kbroker.model import TopicPartition
+from kbroker.rules.controller import reassignment
 from tests.kit.logs.quick_disk import quick_directory
 from tests.simulation.admin import Administrator, Deleter
 from tests.simulation.broker import CLUSTER_ID, Broker, Life
@@ -42,6 +44,8 @@ START_LIMIT = 30 * SECOND
 RECOVERY = 90 * SECOND
 """Within this time after the last fault everything is served again."""
 MAX_STEPS = 400_000
+CHUNK = 1
+"""Partitions with whose reassignments a controller goes on before it looks at other events."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +402,7 @@ def _assignment(topic: str, data: bytes) -> paths.TopicAssignment:
 
 @contextmanager
 def simulated(plan: Plan, kit: Any) -> Iterator[Simulation]:
-    with quick_directory() as home:
+    with quick_directory() as home, patch.object(reassignment, "CHUNK", CHUNK):
         simulation = Simulation(plan, home, kit)
         try:
             yield simulation

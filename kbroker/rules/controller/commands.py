@@ -6,7 +6,7 @@ sends the result. Every write is refused if another controller has been elected;
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -81,11 +81,10 @@ class ReadTopics(NamedTuple):
     names: frozenset[str]
 
 
-class WriteTopic(NamedTuple):
-    """Write the node of a topic. Result: whether it exists."""
+class WriteTopics(NamedTuple):
+    """Write the nodes of topics. Result: the names of those that exist, as a set."""
 
-    name: str
-    topic: Topic
+    topics: Mapping[str, Topic]
 
 
 class GiveIds(NamedTuple):
@@ -100,10 +99,11 @@ class CreateTopics(NamedTuple):
     topics: Mapping[str, tuple[Topic, Mapping[str, str]]]
 
 
-class RemoveTopic(NamedTuple):
-    """Remove the nodes of a topic, of its configs and of its deletion. Result: None."""
+class RemoveTopics(NamedTuple):
+    """Remove the nodes of topics, of their partitions, configs and deletions. Result: None."""
 
-    name: str
+    topics: Mapping[str, Collection[int]]
+    """By name, the ids of the partitions that are known."""
 
 
 class ReadDeletions(NamedTuple):

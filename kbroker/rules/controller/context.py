@@ -64,6 +64,8 @@ class Context:
         self.replica_status: dict[TopicPartition, dict[int, ReplicaStatus]] = {}
         self.reassigning: dict[TopicPartition, None] = {}
         """Partitions whose replicas are being changed, in the order in which that began."""
+        self.waiting: dict[TopicPartition, Assignment] = {}
+        """Those of them whose turn has not come, with the assignments that they are to get: the nodes have these."""
         self.deleting: dict[str, None] = {}
         """Topics that are to be deleted."""
         self.deletion_started: set[str] = set()
@@ -151,7 +153,7 @@ class Context:
             self.states.pop(partition, None)
             self.partition_status.pop(partition, None)
             self.replica_status.pop(partition, None)
-            self.reassigning.pop(partition, None)
+            self.end_reassignment(partition)
             self.left_out.pop(partition, None)
             for failed in self.failed.values():
                 failed.discard(partition)
@@ -160,11 +162,21 @@ class Context:
 
     def topic(self, name: str) -> Topic:
         """Return a topic as its node is to be."""
-        return Topic(self.topic_ids.get(name, NO_UUID), dict(self.assignments[name]))
+        partitions = {each.partition_id: self.stored_assignment(each) for each in self.partitions_of(name)}
+        return Topic(self.topic_ids.get(name, NO_UUID), partitions)
 
     def assignment(self, partition: TopicPartition) -> Assignment:
         """Return the replicas of a partition; none for one that does not exist."""
         return self.assignments.get(partition.topic, {}).get(partition.partition_id, NOTHING)
+
+    def stored_assignment(self, partition: TopicPartition) -> Assignment:
+        """Do as `assignment`, but return what the topic's node has, also while the partition waits for its turn."""
+        return self.waiting.get(partition) or self.assignment(partition)
+
+    def end_reassignment(self, partition: TopicPartition) -> None:
+        """Note that the replicas of a partition are not changed any more."""
+        self.reassigning.pop(partition, None)
+        self.waiting.pop(partition, None)
 
     def put_assignment(self, partition: TopicPartition, assignment: Assignment) -> None:
         self.assignments[partition.topic][partition.partition_id] = assignment

@@ -13,7 +13,7 @@ from kbroker.rules.controller.batch import Batch
 from kbroker.rules.controller.commands import (
     DropDeletions,
     ReadDeletions,
-    RemoveTopic,
+    RemoveTopics,
     RequestDeletions,
     Rule,
     StopReplicaAnswer,
@@ -58,7 +58,7 @@ def _queue(context: Context, names: Collection[str]) -> Rule[None]:
     if moved:
         # They could not end: a topic that is being deleted gets no leaders. All replicas, old and new, are deleted.
         for partition in moved:
-            del context.reassigning[partition]
+            context.end_reassignment(partition)
         yield from drop_asked(lambda partition, _: partition in moved)
     yield from resume_deletions(context)
 
@@ -105,33 +105,32 @@ def replicas_answered(context: Context, answer: StopReplicaAnswer) -> Rule[None]
 
 def resume_deletions(context: Context) -> Rule[None]:
     """Go as far as it goes with every deletion that is not halted."""
+    deleted: list[str] = []
     to_begin: list[str] = []
-    to_retry: list[str] = []
+    to_retry: list[Replica] = []
     for topic in list(context.deleting):
         statuses = {context.status_of(each) for each in context.replicas_of(context.partitions_of(topic))}
         if statuses <= {ReplicaStatus.DELETION_SUCCESSFUL}:
-            yield from _complete(context, topic)
+            deleted.append(topic)
             continue
         if ReplicaStatus.DELETION_STARTED in statuses:
             continue
         if ReplicaStatus.DELETION_INELIGIBLE in statuses:
-            to_retry.append(topic)
+            to_retry += context.replicas_in(topic, ReplicaStatus.DELETION_INELIGIBLE)
         if topic not in context.deletion_halted:
             to_begin.append(topic)
-    for topic in to_retry:
-        yield from change_replicas(
-            context, context.replicas_in(topic, ReplicaStatus.DELETION_INELIGIBLE), ReplicaStatus.OFFLINE
-        )
+    if deleted:
+        yield from _complete(context, deleted)
+    yield from change_replicas(context, to_retry, ReplicaStatus.OFFLINE)
     if to_begin:
         yield from _begin(context, to_begin)
 
 
-def _complete(context: Context, topic: str) -> Rule[None]:
-    deleted = context.replicas_in(topic, ReplicaStatus.DELETION_SUCCESSFUL)
-    yield from change_replicas(context, deleted, ReplicaStatus.NON_EXISTENT)
-    yield RemoveTopic(topic)
-    context.remove_topic(topic)
-    context.note(f"topic {topic} is deleted")
+def _complete(context: Context, topics: Collection[str]) -> Rule[None]:
+    yield RemoveTopics({topic: [each.partition_id for each in context.partitions_of(topic)] for topic in topics})
+    for topic in topics:
+        context.remove_topic(topic)
+        context.note(f"topic {topic} is deleted")
 
 
 def _begin(context: Context, topics: Collection[str]) -> Rule[None]:

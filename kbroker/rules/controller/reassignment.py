@@ -3,23 +3,29 @@
 At the begin the topic's node gets the target's replicas and the others, with those that are added and removed. When the
 target is inside the ISR, those that are removed are taken out, and at the very end the node gets the target alone. So
 another controller can go on after every step: all that it needs is in the node and in the partition's state.
+
+Everything that is asked for at once is in the nodes when it is answered. The rest is done for `CHUNK` partitions at a
+time, and the events that have come meanwhile are dealt with in between (`Context.waiting`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.asked_moves import drop_asked
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteTopic
-from kbroker.rules.controller.context import Context
+from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteTopics
+from kbroker.rules.controller.context import Context, Replica
 from kbroker.rules.controller.elections import Election
 from kbroker.rules.controller.outcomes import NOT_MOVED, target_problem
 from kbroker.rules.controller.partitions import begin_epochs, bring_online
 from kbroker.rules.controller.replicas import change_replicas
-from kbroker.rules.controller.values import Assignment, ReplicaStatus
+from kbroker.rules.controller.values import Assignment, ReplicaStatus, Topic
+
+CHUNK = 300
+"""The most partitions with whose reassignments one event goes on."""
 
 Target = tuple[int, ...] | None
 """The replicas that a partition is to have; None: cancel."""
@@ -34,7 +40,7 @@ def alter_reassignments(context: Context, targets: Mapping[TopicPartition, Targe
     outcome: Refusals = {}
     wanted: dict[TopicPartition, Assignment] = {}
     for partition, target in targets.items():
-        problem = None if target is None else target_problem(context.assignment(partition), target, context.live)
+        problem = None if target is None else target_problem(context.stored_assignment(partition), target, context.live)
         if problem is not None:
             outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
             continue
@@ -45,7 +51,7 @@ def alter_reassignments(context: Context, targets: Mapping[TopicPartition, Targe
             wanted[partition] = changed
     # The newest request counts: what a tool has asked for through the store does not come back.
     yield from drop_asked(lambda partition, _: partition in wanted)
-    outcome.update((yield from _begin_all(context, wanted)))
+    outcome.update((yield from _begin(context, wanted)))
     return outcome
 
 
@@ -60,7 +66,7 @@ def reassignments_asked(context: Context) -> Rule[set[TopicPartition]]:
             outcome[partition] = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_MOVED)
         else:
             wanted[partition] = changed
-    outcome.update((yield from _begin_all(context, wanted)))
+    outcome.update((yield from _begin(context, wanted)))
     refused = {each for each, (code, _) in outcome.items() if code}
     if refused:
         context.note(f"reassignments are refused: {', '.join(sorted(str(each) for each in refused))}")
@@ -74,74 +80,112 @@ def take_up_asked(context: Context) -> Rule[None]:
 
 
 def resume_reassignments(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]:
-    """Go on with the reassignments of partitions."""
-    for partition in partitions:
-        if partition in context.reassigning:
-            yield from _reassign(context, partition, context.assignment(partition))
+    """Go on with the reassignments of some partitions, and let those wait that are too many at once."""
+    known = [each for each in partitions if each in context.reassigning]
+    for partition in known[CHUNK:]:
+        context.waiting.setdefault(partition, context.assignment(partition))
+    yield from _go_on(context, known[:CHUNK])
 
 
-def isr_grew(context: Context, partition: TopicPartition) -> Rule[None]:
-    """Complete the reassignment of a partition if its ISR has the whole target now."""
-    if partition in context.reassigning and _is_complete(context, partition, context.assignment(partition)):
-        yield from _reassign(context, partition, context.assignment(partition))
+def resume_waiting(context: Context) -> Rule[None]:
+    """Go on with reassignments that wait for their turn."""
+    yield from resume_reassignments(context, list(context.waiting))
+
+
+def isrs_grew(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]:
+    """Complete the reassignments of those partitions whose ISRs have the whole target now."""
+    complete = [
+        each
+        for each in partitions
+        if each in context.reassigning and _is_complete(context, each, context.stored_assignment(each))
+    ]
+    yield from resume_reassignments(context, complete)
 
 
 def _changed(context: Context, partition: TopicPartition, target: Target) -> Assignment | None:
-    assignment = context.assignment(partition)
+    assignment = context.stored_assignment(partition)
     if target is not None:
         return assignment.changed_to(target)
     return assignment.changed_to(assignment.original) if assignment.is_changing else None
 
 
-def _begin_all(context: Context, wanted: Mapping[TopicPartition, Assignment]) -> Rule[Refusals]:
+def _begin(context: Context, wanted: Mapping[TopicPartition, Assignment]) -> Rule[Refusals]:
     outcome: Refusals = {}
+    accepted: dict[TopicPartition, Assignment] = {}
     for partition, assignment in wanted.items():
         if partition.topic in context.deleting or not context.assignment(partition).replicas:
             outcome[partition] = _GONE
         elif partition not in context.states:
             # A partition that never had a leader has no log to copy.
             outcome[partition] = (ErrorCode.UNKNOWN_SERVER_ERROR, "The partition has no leader yet.")
-        elif not set(context.states[partition].isr) & set(assignment.replicas):
+        elif not _has_in_sync(context, partition, assignment):
             outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, _NOBODY_IN_SYNC)
         else:
-            yield from _reassign(context, partition, assignment)
+            accepted[partition] = assignment
+    changed = {each: now for each, now in accepted.items() if now != context.stored_assignment(each)}
+    gone = yield from _write(context, changed)
+    for partition, assignment in accepted.items():
+        if partition in changed and partition.topic in gone:
+            outcome[partition] = _GONE
+        else:
             outcome[partition] = (ErrorCode.NONE, None)
+            context.reassigning.setdefault(partition)
+            context.waiting[partition] = assignment
+    yield from resume_reassignments(context, [each for each in accepted if not outcome[each][0]])
     return outcome
 
 
-def _reassign(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    yield from _write_down(context, partition, assignment)
-    if _is_complete(context, partition, assignment):
-        yield from _complete(context, partition, assignment)
-        return
-    if (yield from raise_leader_epoch(context, partition)):
-        batch = Batch(context)
-        batch.tell_roles(assignment.original, partition)
-        batch.tell_roles(assignment.adding, partition, is_new=True)
-        yield from batch.send()
-    for broker_id in assignment.adding:
-        replica = (partition, broker_id)
-        # One that was started by an earlier round of the same reassignment has been told just now.
-        if context.status_of(replica) is ReplicaStatus.NON_EXISTENT:
-            yield from change_replicas(context, [replica], ReplicaStatus.NEW)
+def _write(context: Context, assignments: Mapping[TopicPartition, Assignment]) -> Rule[Collection[str]]:
+    """Write assignments into the nodes of their topics. Returns the topics whose nodes are gone."""
+    topics: dict[str, Topic] = {}
+    for (name, partition_id), assignment in assignments.items():
+        if name not in topics:
+            topics[name] = context.topic(name)
+        topics[name].partitions[partition_id] = assignment
+    if not topics:
+        return ()
+    written: frozenset[str] = yield WriteTopics(topics)
+    gone = topics.keys() - written
+    for name in sorted(gone):
+        context.note(f"the node of topic {name} is gone")
+    return gone
 
 
-def _write_down(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    before = context.assignment(partition)
-    if before != assignment:
-        yield from _write(context, partition, assignment)
+def _go_on(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]:
+    taken = yield from _take_up(context, partitions)
+    complete = {each: now for each, now in taken.items() if _is_complete(context, each, now)}
+    yield from _begin_copies(context, {each: now for each, now in taken.items() if each not in complete})
+    if complete:
+        yield from _complete(context, complete)
+
+
+def _take_up(context: Context, partitions: Iterable[TopicPartition]) -> Rule[dict[TopicPartition, Assignment]]:
+    """Remember what the nodes say of partitions whose turn has come, and remove replicas that are not wanted any more.
+
+    One whose ISR has moved out of what it was to get, while it waited, keeps what it has. Returns the assignments.
+    """
+    taken = {each: context.waiting.pop(each, context.assignment(each)) for each in partitions}
+    kept: dict[TopicPartition, Assignment] = {}
+    unneeded: list[Replica] = []
+    for partition, assignment in taken.items():
+        before = context.assignment(partition)
+        if assignment != before and not _has_in_sync(context, partition, assignment):
+            context.note(f"its reassignment is taken back: {_NOBODY_IN_SYNC}", partition)
+            kept[partition] = before
+            continue
         context.put_assignment(partition, assignment)
-        unneeded = [each for each in before.replicas if each not in assignment.replicas]
-        if unneeded:
-            yield from _remove_replicas(context, partition, unneeded)
-    context.reassigning.setdefault(partition)
+        unneeded += [(partition, each) for each in before.replicas if each not in assignment.replicas]
+    if kept:
+        yield from _write(context, kept)
+        yield from drop_asked(lambda partition, _: partition in kept)
+    yield from _remove_replicas(context, unneeded)
+    return taken | kept
 
 
-def _write(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    topic = context.topic(partition.topic)
-    topic.partitions[partition.partition_id] = assignment
-    if not (yield WriteTopic(partition.topic, topic)):
-        context.note(f"the node of topic {partition.topic} is gone")
+def _has_in_sync(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:
+    """Return whether a replica is in the ISR. Without a state nobody knows, and nothing is lost."""
+    state = context.states.get(partition)
+    return state is None or not set(state.isr).isdisjoint(assignment.replicas)
 
 
 def _is_complete(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:
@@ -151,48 +195,66 @@ def _is_complete(context: Context, partition: TopicPartition, assignment: Assign
     return state is not None and set(assignment.target) <= set(state.isr)
 
 
-def _complete(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    yield from change_replicas(context, [(partition, each) for each in assignment.adding], ReplicaStatus.ONLINE)
-    target = Assignment(assignment.target)
-    context.put_assignment(partition, target)
-    yield from _move_leader(context, partition, assignment)
-    yield from _remove_replicas(context, partition, assignment.removing)
-    yield from _write(context, partition, target)
-    yield from drop_asked(lambda each, replicas: each == partition and replicas == target.replicas)
-    context.reassigning.pop(partition, None)
+def _begin_copies(context: Context, assignments: Mapping[TopicPartition, Assignment]) -> Rule[None]:
     batch = Batch(context)
-    batch.tell_metadata(context.brokers, [partition])
+    for partition in (yield from _raise_leader_epochs(context, assignments)):
+        assignment = assignments[partition]
+        batch.tell_roles(assignment.original, partition)
+        batch.tell_roles(assignment.adding, partition, is_new=True)
+        for replica in context.replicas_of([partition]):
+            if context.status_of(replica) is ReplicaStatus.NON_EXISTENT:
+                context.put_status(replica, ReplicaStatus.NEW)
     yield from batch.send()
 
 
-def _move_leader(context: Context, partition: TopicPartition, assignment: Assignment) -> Rule[None]:
-    """Give the lead to a replica of the target, if it is not there; else tell the leader that others are out."""
-    leader = context.states[partition].leader
-    if leader in assignment.target and context.is_online(leader, partition):
-        if (yield from raise_leader_epoch(context, partition)):
-            batch = Batch(context)
-            batch.tell_roles(assignment.target, partition)
-            yield from batch.send()
-    else:
-        yield from bring_online(context, [partition], Election.REASSIGNMENT)
+def _complete(context: Context, assignments: Mapping[TopicPartition, Assignment]) -> Rule[None]:
+    added = [(each, broker_id) for each, assignment in assignments.items() for broker_id in assignment.adding]
+    yield from change_replicas(context, added, ReplicaStatus.ONLINE)
+    targets = {each: Assignment(assignment.target) for each, assignment in assignments.items()}
+    for partition, target in targets.items():
+        context.put_assignment(partition, target)
+    yield from _move_leaders(context, targets)
+    removed = [(each, broker_id) for each, assignment in assignments.items() for broker_id in assignment.removing]
+    yield from _remove_replicas(context, removed)
+    yield from _write(context, {each: target for each, target in targets.items() if target != assignments[each]})
+    yield from drop_asked(lambda each, replicas: each in targets and replicas == targets[each].replicas)
+    for partition in targets:
+        context.end_reassignment(partition)
+    batch = Batch(context)
+    batch.tell_metadata(context.brokers, targets)
+    yield from batch.send()
 
 
-def _remove_replicas(context: Context, partition: TopicPartition, broker_ids: Iterable[int]) -> Rule[None]:
-    replicas = [(partition, each) for each in broker_ids]
+def _move_leaders(context: Context, targets: Mapping[TopicPartition, Assignment]) -> Rule[None]:
+    """Give the lead to replicas of the targets, where it is not there; else tell the leaders that others are out."""
+    led = [each for each in targets if each in context.states]
+    moved = [
+        each
+        for each in led
+        if (leader := context.states[each].leader) not in targets[each].replicas or not context.is_online(leader, each)
+    ]
+    batch = Batch(context)
+    for partition in (yield from _raise_leader_epochs(context, [each for each in led if each not in set(moved)])):
+        batch.tell_roles(targets[partition].replicas, partition)
+    yield from batch.send()
+    yield from bring_online(context, moved, Election.REASSIGNMENT)
+
+
+def _remove_replicas(context: Context, replicas: Collection[Replica]) -> Rule[None]:
     yield from change_replicas(context, replicas, ReplicaStatus.OFFLINE)
     yield from change_replicas(context, replicas, ReplicaStatus.DELETION_STARTED)
     yield from change_replicas(context, replicas, ReplicaStatus.DELETION_SUCCESSFUL)
     yield from change_replicas(context, replicas, ReplicaStatus.NON_EXISTENT)
 
 
-def raise_leader_epoch(context: Context, partition: TopicPartition) -> Rule[bool]:
-    """Begin a new leader epoch with the same leader and ISR, so that brokers take over what else has changed.
+def _raise_leader_epochs(context: Context, partitions: Collection[TopicPartition]) -> Rule[list[TopicPartition]]:
+    """Begin new leader epochs with the same leaders and ISRs, so that brokers take over what else has changed.
 
-    Returns False if the partition has no state any more, or one of a later controller.
+    Returns the partitions that have one: not those without a state, or with one of a later controller.
     """
-    if (yield from begin_epochs(context, [partition])):
-        return True
-    state = context.states.get(partition)
-    if state is None or state.controller_epoch > context.epoch:
-        context.note(f"{partition} gets no new leader epoch: its state is {state}")
-    return False
+    begun = yield from begin_epochs(context, partitions)
+    for partition in partitions:
+        state = context.states.get(partition)
+        if state is None or state.controller_epoch > context.epoch:
+            context.note(f"it gets no new leader epoch: its state is {state}", partition)
+    return [each for each in partitions if each in begun]

@@ -12,7 +12,7 @@ from kbroker.rules.controller.commands import (
     ReadTopicNames,
     ReadTopics,
     Rule,
-    WriteTopic,
+    WriteTopics,
 )
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.elections import Election
@@ -60,23 +60,23 @@ def start_partitions(context: Context, partitions: Collection[TopicPartition]) -
     yield from change_replicas(context, context.replicas_of(partitions), ReplicaStatus.ONLINE)
 
 
-def topic_changed(context: Context, name: str) -> Rule[None]:
-    """Take over partitions that were added to a topic."""
-    if name not in context.assignments:
-        return
-    found: dict[str, Topic] = yield ReadTopics(frozenset([name]))
-    if name not in found:
-        return
-    known = context.assignments[name]
-    added = {each: assignment for each, assignment in found[name].partitions.items() if each not in known}
-    if not added:
-        return
-    if name in context.deleting:
-        context.note(f"partitions {sorted(added)} of topic {name} are taken back: the topic is being deleted")
-        yield WriteTopic(name, context.topic(name))
-        return
-    known.update(added)
-    yield from start_partitions(context, [TopicPartition(name, each) for each in added])
+def topics_grew(context: Context, names: frozenset[str]) -> Rule[None]:
+    """Take over partitions that were added to topics."""
+    found: dict[str, Topic] = yield ReadTopics(names & context.assignments.keys())
+    started: list[TopicPartition] = []
+    taken_back: dict[str, Topic] = {}
+    for name, topic in found.items():
+        known = context.assignments[name]
+        added = {each: assignment for each, assignment in topic.partitions.items() if each not in known}
+        if added and name in context.deleting:
+            context.note(f"partitions {sorted(added)} of topic {name} are taken back: the topic is being deleted")
+            taken_back[name] = context.topic(name)
+        else:
+            known.update(added)
+            started += [TopicPartition(name, each) for each in added]
+    if taken_back:
+        yield WriteTopics(taken_back)
+    yield from start_partitions(context, started)
 
 
 def create_topics(context: Context, wanted: NewTopics) -> Rule[dict[str, ErrorCode]]:
@@ -99,17 +99,17 @@ def grow_topics(
 
     Returns an error code for each topic, and the new partitions; `start_partitions` is to follow for them.
     """
-    outcome: dict[str, ErrorCode] = {}
+    outcome = {name: _growth_problem(context, name, replicas) for name, replicas in wanted.items()}
+    larger: dict[str, Topic] = {}
+    for name in (name for name, code in outcome.items() if not code):
+        larger[name] = context.topic(name)
+        larger[name].partitions.update((each, Assignment(brokers)) for each, brokers in wanted[name].items())
+    written: frozenset[str] = (yield WriteTopics(larger)) if larger else frozenset()
     added: list[TopicPartition] = []
-    for name, replicas in wanted.items():
-        outcome[name] = _growth_problem(context, name, replicas)
-        if outcome[name]:
-            continue
-        topic = context.topic(name)
-        topic.partitions.update((each, Assignment(brokers)) for each, brokers in replicas.items())
-        if (yield WriteTopic(name, topic)):
+    for name, topic in larger.items():
+        if name in written:
             context.assignments[name] = topic.partitions
-            added += [TopicPartition(name, each) for each in replicas]
+            added += [TopicPartition(name, each) for each in wanted[name]]
         else:
             outcome[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return outcome, added

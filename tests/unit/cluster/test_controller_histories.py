@@ -7,10 +7,12 @@ everybody knows everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -28,6 +30,7 @@ from kbroker.coordination import paths
 from kbroker.coordination.store import Check, Create, Delete, SetData
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
+from kbroker.rules.controller import reassignment
 from kbroker.rules.controller.values import PartitionState
 from tests.kit.parts.control_cluster import ControlCluster, Member
 
@@ -172,6 +175,10 @@ class Histories(RuleBasedStateMachine):
     @rule(name=NAMES, partition_id=st.integers(0, 2), wanted=st.none() | REPLICAS)
     def move(self, name: str, partition_id: int, wanted: tuple[int, ...] | None) -> None:
         self.ask(AlterReassignments({TopicPartition(name, partition_id): wanted}))
+
+    @rule(names=st.lists(NAMES, min_size=1, unique=True), wanted=st.none() | REPLICAS)
+    def move_many(self, names: list[str], wanted: tuple[int, ...] | None) -> None:
+        self.ask(AlterReassignments({TopicPartition(name, each): wanted for name in names for each in range(3)}))
 
     @rule(kind=st.sampled_from([PREFERRED, UNCLEAN]), name=NAMES)
     def elect(self, kind: int, name: str) -> None:
@@ -346,6 +353,12 @@ class Histories(RuleBasedStateMachine):
                     member.node_id,
                     partition,
                 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks() -> Iterator[None]:
+    with patch.object(reassignment, "CHUNK", 1):
+        yield
 
 
 def quick(machine: type[RuleBasedStateMachine], examples: int) -> Callable[..., Any]:
