@@ -38,7 +38,7 @@ class TopicsChanged(NamedTuple):
 
 
 class TopicsGrew(NamedTuple):
-    """The nodes of topics were changed."""
+    """The nodes of topics were changed, so partitions may have been added."""
 
     names: frozenset[str]
 

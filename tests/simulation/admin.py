@@ -110,7 +110,7 @@ class Administrator(Client):
         self._ask("reassign", self._moves())
 
     def _moves(self) -> dict[TopicPartition, tuple[int, ...]]:
-        return dict(self._move() for _ in range(self.chance.choice((1, 2, 4))))
+        return dict(self._move() for _ in range(self.chance.choice((1, 4, 8))))
 
     def _move(self) -> tuple[TopicPartition, tuple[int, ...]]:
         at, _, replicas = self.chance.choice(list(self.simulation.partitions()))

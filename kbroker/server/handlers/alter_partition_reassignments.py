@@ -1,7 +1,8 @@
 """AlterPartitionReassignments, key 45, version 0: changes the replicas of partitions, or cancels that (KIP-455).
 
-The change has begun when the request is answered; ListPartitionReassignments shows it until it is done. Another broker
-than the controller answers NOT_CONTROLLER. On a broker that is alone there is nothing to move.
+All changes are in ZooKeeper when the request is answered. The first have begun then; of very many the others follow.
+ListPartitionReassignments shows each until it is done. Another broker than the controller answers NOT_CONTROLLER. On a
+broker that is alone there is nothing to move.
 Leaves out: quotas, and the time that the request gives.
 
 v0  first; flexible
