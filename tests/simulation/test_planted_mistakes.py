@@ -579,7 +579,7 @@ PLANTS = [
         first=117,
         fault=repeat_roles_of_former_lives,
     ),
-    Plant(obey_late_stops, ("full", "admin"), LATE, first=63, fault=repeat_stops_of_older_epochs),
+    Plant(obey_late_stops, ("full", "admin"), LATE, first=11, fault=repeat_stops_of_older_epochs),
     Plant(
         let_in_a_former_life,
         ("pause", "cut"),
@@ -601,7 +601,7 @@ PLANTS = [
     Plant(give_ids_without_compare_and_set, ("lie", "ids"), "producer_ids_are_new", first=5, fault=read_blocks_slowly),
     Plant(fence_leaders_that_know_more, ("pause", "lie"), LATE, first=30, fault=ask_controllers_that_were_replaced),
     Plant(elect_anybody, ("kill", "lie", "pause"), "unclean_only_where_allowed"),
-    Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE, first=42),
+    Plant(delete_while_replicas_move, ("kill", "lie", "admin"), LATE, first=19),
     Plant(
         obey_older_controllers,
         ("lie", "tree", "pause"),
