@@ -141,7 +141,7 @@ def test_a_new_controller_takes_out_of_isrs_who_has_died_before_it_was_elected(c
     cluster.expire(1)
     cluster.settle()
     assert cluster.active.node_id == 2
-    assert cluster.state("t", 0)[:3] == (2, 2, (2,))
+    assert cluster.state("t", 0)[:3] == (2, 1, (2,))
     assert cluster.state("t", 1)[:3] == (2, 1, (2,))
     assert cluster.leader("t", 2) == -1
     assert cluster.state("t", 3)[:3] == (-1, 1, (3,)), "the last member stays: it has everything"
