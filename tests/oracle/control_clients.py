@@ -73,20 +73,35 @@ def brokers_and_their_racks(t: Talk) -> None:
 def away(t: Talk) -> Iterator[None]:
     """A block in which the stand-in is away, as both brokers know."""
     t.stand_in.unregister()
-    t.await_that("brokers that know who is away", lambda: all(not knows_stand_in(t, each) for each in t.cluster.nodes))
+    t.await_that(
+        "brokers that know who is away", lambda: not any(relies_on_stand_in(t, each) for each in t.cluster.nodes)
+    )
     yield
     t.stand_in.register()
     t.await_that("brokers that know who is back", lambda: all(knows_stand_in(t, each) for each in t.cluster.nodes))
     t.stand_in.take()
 
 
+def relies_on_stand_in(t: Talk, node_id: int) -> bool:
+    """Return whether a broker tells clients of the stand-in, or has it in an ISR, which changes after the leaders. The
+    last in an ISR stays there."""
+    told = told_by(t, node_id)
+    isrs = [each.isr_nodes for topic in told.topics for each in topic.partitions]
+    return knows_stand_in(t, node_id) or any(STAND_IN in isr and len(isr) > 1 for isr in isrs)
+
+
 def knows_stand_in(t: Talk, node_id: int) -> bool:
     """Return whether a broker tells clients of the stand-in, as one of the brokers or as a leader."""
-    node = t.cluster.nodes[node_id]
-    with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
-        told = client.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=None))
+    told = told_by(t, node_id)
     leaders = {each.leader_id for topic in told.topics for each in topic.partitions}
     return STAND_IN in leaders | {broker.node_id for broker in told.brokers}
+
+
+def told_by(t: Talk, node_id: int) -> M.MetadataResponse:
+    node = t.cluster.nodes[node_id]
+    with WireClient(node.host.address, node.port, timeout_s=TIMEOUT_S) as client:
+        told: M.MetadataResponse = client.call(ApiKey.METADATA, 12, M.MetadataRequest(topics=None))
+    return told
 
 
 def what_clients_are_told_of_a_replica_that_is_away(t: Talk) -> None:
