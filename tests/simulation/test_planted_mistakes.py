@@ -615,7 +615,7 @@ PLANTS = [
     Plant(keep_an_isr_that_was_cut_down, ("damage",), "leader_has_everything"),
 ]
 WITH_FAULTS = [plant for plant in PLANTS if plant.fault is not Plant._field_defaults["fault"]]
-FEW = 3
+FEW = 2
 """Histories of a fault alone in make test, beside the one that finds the mistake."""
 
 
