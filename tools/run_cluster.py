@@ -27,6 +27,8 @@ from tests.kit.kafka.process import KafkaProcess  # noqa: E402
 
 DATA = ROOT / "build" / "cluster"
 FIRST_PORT, ZOOKEEPER_PORT = 9092, 2181
+HTTP_ABOVE = 1000
+"""By how much a broker's HTTP port is above its port for clients."""
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 30.0
 
 
@@ -84,7 +86,7 @@ def remove_data(data: Path) -> None:
 def run(brokers: int, data: Path, first_port: int, zookeeper_port: int, *, is_new: bool) -> None:
     """Start everything, say where it is, and stop it at Ctrl-C, the ZooKeeper last."""
     ports = {number: first_port + number - 1 for number in range(1, brokers + 1)}
-    check_free([zookeeper_port, *ports.values()])
+    check_free([zookeeper_port, *ports.values(), *(port + HTTP_ABOVE for port in ports.values())])
     if is_new:
         remove_data(data)
     data.mkdir(parents=True, exist_ok=True)
@@ -109,6 +111,7 @@ def run(brokers: int, data: Path, first_port: int, zookeeper_port: int, *, is_ne
                 "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
                 "log.dirs": data / f"broker-{number}",
+                "kbroker.http.address": f"127.0.0.1:{port + HTTP_ABOVE}",
                 **replicated,
             }
             properties = write_properties(data / f"broker-{number}.properties", own)
@@ -117,7 +120,8 @@ def run(brokers: int, data: Path, first_port: int, zookeeper_port: int, *, is_ne
             started.append(Process(f"broker-{number}", data, command))
         for process, (number, port) in zip(started[1:], ports.items(), strict=True):
             process.await_serving(port)
-            print(f"broker {number} at 127.0.0.1:{port}, pid {process.process.pid}, log {process.log}", flush=True)
+            where = f"127.0.0.1:{port}, http 127.0.0.1:{port + HTTP_ABOVE}"
+            print(f"broker {number} at {where}, pid {process.process.pid}, log {process.log}", flush=True)
         servers = ",".join(f"127.0.0.1:{port}" for port in ports.values())
         print(f"\nkbroker cluster status --bootstrap-server {servers}\nCtrl-C stops it.", flush=True)
         told: set[str] = set()

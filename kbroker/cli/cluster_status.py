@@ -92,7 +92,7 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     ]
     groups = Counter(group.state or "of no known state" for group in listed)
     offline = sum(partition.leader < 0 for partition in partitions)
-    moving = _moving(admin) if cluster.controller_id >= 0 and cluster.controller_id not in silent else {}
+    moving, problems = _moving(admin, cluster, silent)
     under_replicated = sum(
         _is_under_replicated(topic.name, each, moving) for topic in topics for each in topic.partitions
     )
@@ -110,10 +110,11 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     ]
     return {
         "ready": bool(brokers)
-        and not (offline or under_replicated or under_min_isr)
+        and not (problems or offline or under_replicated or under_min_isr)
         and all(each["ready"] for each in brokers),
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
+        "problems": problems,
         "brokers": brokers,
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
@@ -128,12 +129,23 @@ def _status(admin: AdminClient) -> dict[str, Any]:
     }
 
 
-def _moving(admin: AdminClient) -> Mapping[TopicPartition, Reassignment]:
-    """Return the partitions whose replicas are moving, as far as the controller tells."""
+def _moving(
+    admin: AdminClient, cluster: ClusterDescription, silent: set[int]
+) -> tuple[Mapping[TopicPartition, Reassignment], list[str]]:
+    """Return the partitions whose replicas are moving, and what is wrong with the controller, which tells them.
+
+    A controller that is `silent` is not asked: its broker is not ready, and that says so.
+    """
+    if cluster.controller_id not in {broker.node_id for broker in cluster.brokers}:
+        return {}, ["there is no controller: nobody is elected, and no topic made"]
+    if cluster.controller_id in silent:
+        return {}, []
     try:
-        return admin.list_partition_reassignments()
-    except ClientError:
-        return {}  # a controller before Kafka 2.4, or one that is gone
+        return admin.list_partition_reassignments(), []
+    except ClientError as error:
+        # A controller before Kafka 2.4 cannot tell.
+        unable = error.code == ErrorCode.UNSUPPORTED_VERSION
+        return {}, [] if unable else [f"the controller does not do its work, or cannot reach ZooKeeper: {error}"]
 
 
 def _is_under_replicated(
@@ -273,6 +285,8 @@ def _get(host: str, port: int, path: str) -> tuple[int, str]:
 
 def _print_status(status: dict[str, Any]) -> None:
     print(f"cluster {status['cluster_id'] or '-'}, controller {status['controller']}")
+    for problem in status["problems"]:
+        print(f"  {problem}")
     for broker in status["brokers"]:
         version = f", kbroker {broker['version']}" if broker["version"] else ""
         rack = f", rack {broker['rack']}" if broker["rack"] else ""

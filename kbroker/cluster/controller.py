@@ -32,7 +32,7 @@ from kbroker.cluster.controller_flows import (
     UncleanElectionEnabled,
     flow_of,
 )
-from kbroker.cluster.controller_requests import Answered, refusal
+from kbroker.cluster.controller_requests import Answered, ListReassignments, refusal
 from kbroker.cluster.controller_store import ControllerStore
 from kbroker.cluster.fenced_writes import FencedWrites, Moved
 from kbroker.cluster.peers import Peers
@@ -288,9 +288,16 @@ class Controller:
         self._enqueue(event)
 
     def ask(self, request: Any, answered: Answered) -> None:
-        """Queue a request (`controller_requests.py`, `topic_requests.py`); it is refused at once if not active."""
+        """Queue a request (`controller_requests.py`, `topic_requests.py`); it is refused at once if not active.
+
+        What moves is not told either while the session may have ended: another broker may be the controller by then.
+        """
+        session = self._session
+        may_be_replaced = (
+            isinstance(request, ListReassignments) and session is not None and session.store.may_have_ended
+        )
         with self._lock:
-            is_active = self._is_active
+            is_active = self._is_active and not may_be_replaced
             if is_active:
                 self._events.append(_Ask(request, answered))
         if is_active:

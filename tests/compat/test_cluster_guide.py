@@ -25,7 +25,7 @@ from tests.kit.kafka.zookeeper import ZooKeeperProcess
 
 WAIT_S = 60.0
 PAGE = (build.ROOT / "docs" / "CLUSTER.md").read_text()
-LINE = re.compile(r"^broker (\d) at 127\.0\.0\.1:(\d+), pid (\d+), log ", re.MULTILINE)
+LINE = re.compile(r"^broker (\d) at 127\.0\.0\.1:(\d+), http 127\.0\.0\.1:\d+, pid (\d+), log ", re.MULTILINE)
 PLACES = {"one": "127.0.0.1", "two": "127.0.0.2", "three": "127.0.0.3", "zk": "127.0.0.1"}
 """The machines of the page, as addresses of this one."""
 

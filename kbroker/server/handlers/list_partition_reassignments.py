@@ -1,7 +1,8 @@
 """ListPartitionReassignments, key 46, version 0: partitions whose replicas are being changed (KIP-455).
 
 Partitions that are asked for and do not exist, or are not being changed, are not in the answer. Another broker than the
-controller answers NOT_CONTROLLER. On a broker that is alone there are none.
+controller answers NOT_CONTROLLER, and so does a controller that has not heard from ZooKeeper for longer than its
+session lasts. On a broker that is alone there are none.
 Leaves out: quotas, and the time that the request gives.
 
 v0  first; flexible

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from kbroker import __version__
-from kbroker.client import AdminClient, Producer
+from kbroker.client import AdminClient, BrokerError, Producer
+from kbroker.client.errors import ClientError, TimedOut
+from kbroker.errors import ErrorCode
 from kbroker.testing.reserved_port import ReservedPort
 from tests.kit.brokers.process import BrokerProcess
 from tests.kit.clients.commands import TIMEOUT_S, Run, command_of, from_json
@@ -70,6 +73,43 @@ def test_what_a_broker_says_to_be_wrong_is_told_and_ends_with_1(
     node_id += 1  # another one answers there
     (found,) = from_json(here("cluster", "status", "--json"))["brokers"]
     assert found["version"] is None and found["ready"]
+
+
+@pytest.mark.parametrize(
+    ("error", "ready"),
+    [
+        (BrokerError("too old", code=ErrorCode.UNSUPPORTED_VERSION), True),
+        (BrokerError("another one is it", code=ErrorCode.NOT_CONTROLLER), False),
+        (TimedOut("the controller did not answer"), False),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_controller_that_does_not_answer_is_told_unless_it_is_too_old_to(
+    here: Run, monkeypatch: pytest.MonkeyPatch, error: ClientError, ready: bool
+) -> None:
+    def fail(_: AdminClient) -> None:
+        raise error
+
+    monkeypatch.setattr(AdminClient, "list_partition_reassignments", fail)
+    done = here("cluster", "status", "--json", code=0 if ready else 1)
+    status = from_json(done)
+    assert status["ready"] is ready and all(each["ready"] for each in status["brokers"])
+    assert [str(error) in each for each in status["problems"]] == [True] * (not ready)
+    if not ready:
+        lines = here("cluster", "status", code=1).stdout.decode().splitlines()
+        assert lines[0].startswith("cluster ") and lines[1] == f"  {status['problems'][0]}"
+
+
+def test_a_cluster_whose_controller_is_not_there_is_not_ready(
+    broker: BrokerProcess, here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = AdminClient.describe_cluster
+    gone = -1
+    monkeypatch.setattr(AdminClient, "describe_cluster", lambda admin: replace(describe(admin), controller_id=gone))
+    for gone in (-1, 99):
+        status = from_json(here("cluster", "status", "--json", code=1))
+        assert (status["ready"], status["controller"]) == (False, gone)
+        assert status["problems"] == ["there is no controller: nobody is elected, and no topic made"]
 
 
 def test_without_an_http_port_nothing_is_asked_there(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,8 @@ def moving(here: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def status_of(here: Run) -> dict[str, Any]:
-    found: dict[str, Any] = from_json(here("cluster", "status", "--json", code=None))
+def status_of(here: Run, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = from_json(here("cluster", "status", "--json", *words, code=None))
     return found
 
 
@@ -531,3 +531,25 @@ def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
     await_gone(cluster.brokers[dead], doomed)
     here("topics", "create", doomed)
     here("topics", "delete", doomed)
+
+
+def test_without_zookeeper_the_cluster_is_not_ready_with_http_ports_and_without(
+    cluster: Cluster, here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker's HTTP port tells that its session may have ended. Without the ports, the controller is the witness."""
+    cluster.zookeeper.kill()
+    try:
+        patience = ("--timeout", "1")
+        await_that(lambda: not any(at["ready"] for at in status_of(here, *patience)["brokers"]), "what HTTP ports tell")
+        monkeypatch.setattr("kbroker.cli.cluster_status.HTTP_ADDRESS", "kbroker.none")
+        status = from_json(here("cluster", "status", "--json", *patience, code=1))
+        assert all(each["ready"] for each in status["brokers"]), "they answer, and their disks are good"
+        assert (status["under_replicated_partitions"], status["offline_partitions"]) == (0, 0)
+        (problem,) = status["problems"]
+        assert "cannot reach ZooKeeper" in problem and "NOT_CONTROLLER" in problem
+        watching = here("reassign", "status", *patience, code=1)
+        assert "NOT_CONTROLLER" in refused(watching), "nobody knows whether something moves"
+    finally:
+        cluster.zookeeper.start()
+    cluster.await_in_sync()
+    await_that(lambda: status_of(here)["ready"], "a cluster at rest")

@@ -98,3 +98,15 @@ def test_a_throttle_that_cannot_be_set_everywhere_is_taken_back_and_nothing_move
         rows = from_json(here("configs", "describe", kind, of, "--json", *PATIENCE))
         assert [row["name"] for row in rows if "throttled" in row["name"] and row["source"] != "default"] == []
     assert from_json(here("reassign", "status", "--preserve-throttles", "--json", *PATIENCE)) == []
+
+
+def test_a_silent_controller_is_not_asked_what_moves_and_nothing_is_ready(cluster: Cluster, silent: int) -> None:
+    controller = cluster.controller()
+    (other,) = set(cluster.brokers) - {silent, controller}
+    at_the_other = commands_here(cluster.brokers[other].bootstrap_servers)
+    with cluster.paused(controller):
+        status = from_json(at_the_other("cluster", "status", "--json", *PATIENCE, code=1))
+    assert status["controller"] == controller and not status["ready"]
+    problems = {each["id"]: each["problems"] for each in status["brokers"]}
+    assert problems[controller] == [f"broker {controller} did not answer within 3 s"]
+    assert (problems[other], status["problems"], status["moving_partitions"]) == ([], [], 0)

@@ -28,6 +28,7 @@ from kbroker.rules.controller.commands import LeaderAndIsrAnswer, StopReplicaAns
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.deletion import replicas_answered
 from tests.kit.parts.control_cluster import ControlCluster
+from tests.kit.parts.memory_store import MemorySession
 
 T0 = TopicPartition("t", 0)
 
@@ -241,6 +242,18 @@ def test_replicas_are_moved_and_the_old_ones_deleted(cluster: ControlCluster) ->
     assert cluster.ask(ListReassignments(None)) == {} and not cluster.active.controller.is_moving("t")
     assert T0 not in cluster.members[1].told.logs and T0 not in cluster.members[2].told.logs
     assert cluster.members[1].told.metadata[T0].replicas == [3, 4]
+
+
+def test_a_controller_whose_session_may_have_ended_does_not_say_what_moves(
+    cluster: ControlCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not heard of that end, but another broker may be the controller by then. All else is asked as before."""
+    cluster.create("t", (1, 2))
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(MemorySession, "may_have_ended", True)
+        assert cluster.ask(ListReassignments(None)) == ErrorCode.NOT_CONTROLLER
+        assert cluster.ask(AlterReassignments({T0: (1, 3)}))[T0].error == ErrorCode.NONE
+    assert cluster.ask(ListReassignments(None)).keys() == {T0}
 
 
 def test_a_move_is_cancelled(cluster: ControlCluster) -> None:
