@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from kbroker.cli import arguments as args
 from kbroker.cli.client_options import add_cluster, connect
@@ -31,12 +32,14 @@ from kbroker.cli.topic_facts import (
 from kbroker.cli.watch import looks
 from kbroker.client.admin.admin_client import AdminClient
 from kbroker.client.admin.items import numbers_by_topic
-from kbroker.client.admin.results import Reassignment, TopicDescription
+from kbroker.client.admin.results import Reassignment, TopicDescription, TopicPartitionReplica
 from kbroker.client.errors import BrokerError, ClientError, PartialFailure
 from kbroker.errors import ErrorCode, KbrokerError
 from kbroker.model import TopicPartition
 from kbroker.rules.min_in_sync import move_warning
 from kbroker.rules.rebalance import Move, Placed, plan_moves
+
+T = TypeVar("T")
 
 EXAMPLES = """examples:
   kbroker reassign plan                              brokers have come: every broker gets its share
@@ -47,6 +50,12 @@ EXAMPLES = """examples:
   kbroker reassign cancel
 """
 MEGABYTE = 1_000_000
+ANY = "any"
+"""What a plan has in place of a log directory where the broker may choose."""
+ASK_AGAIN_S = 0.1
+"""The pause before a broker is asked again for the log directory of a replica that it does not have yet."""
+NOT_YET = (ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""What a broker says that does not have the replica, and one that has not heard of the partition."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -241,10 +250,12 @@ def _as_dict(move: Move) -> dict[str, Any]:
 def _execute(admin: AdminClient, arguments: argparse.Namespace) -> int:
     name = str(arguments.plan)
     plan = _decoded(name, sys.stdin.read() if name == "-" else arguments.plan.read_text())
-    chosen_partitions(admin, [*numbers_by_topic(plan).items()])
-    _begin(admin, plan, arguments.throttle)
+    chosen_partitions(admin, [*numbers_by_topic(plan.replicas).items()])
+    _begin(admin, plan.replicas, arguments.throttle)
+    _choose_directories(admin, plan.directories, arguments.timeout)
     if arguments.json:
-        print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in plan.items()])
+        rows = plan.replicas.items()
+        print_json([{"topic": at.topic, "partition": at.partition_id, "new_replicas": ids} for at, ids in rows])
     return 0
 
 
@@ -260,6 +271,25 @@ def _begin(admin: AdminClient, plan: Mapping[TopicPartition, Sequence[int]], meg
             _take_throttle_back(admin, error)
         raise
     print_note(f"{counted(len(plan), 'partition')} began to move; kbroker reassign status tells how far they are")
+
+
+def _choose_directories(admin: AdminClient, directories: Mapping[TopicPartitionReplica, str], timeout_s: float) -> None:
+    """Have brokers keep replicas in these log directories. Returns when each replica is there or moves there.
+
+    A broker is asked until it has the replica, as Kafka's tool does: it may make it elsewhere before it is asked.
+    Raises KbrokerError, which says that the moves have begun, if a broker refuses or it takes longer than `timeout_s`.
+    """
+    left, deadline = dict(directories), time.monotonic() + timeout_s
+    while left:
+        try:
+            admin.alter_replica_log_dirs(left)
+            return
+        except ClientError as error:
+            failed = error.errors if isinstance(error, PartialFailure) else dict.fromkeys(left, error)
+            if any(each.code not in NOT_YET for each in failed.values()) or time.monotonic() > deadline:
+                raise KbrokerError(f"the moves have begun, but not to all log directories named: {error}") from error
+            left = {replica: left[replica] for replica in failed}
+        time.sleep(ASK_AGAIN_S)
 
 
 def _take_throttle_back(admin: AdminClient, error: ClientError) -> None:
@@ -284,7 +314,14 @@ def _encoded(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
     return json.dumps({"version": 1, "partitions": rows})
 
 
-def _decoded(name: str, text: str) -> dict[TopicPartition, list[int]]:
+class _Plan(NamedTuple):
+    """What a plan's file says: the replicas of partitions, and the log directories of replicas that have one named."""
+
+    replicas: dict[TopicPartition, list[int]]
+    directories: dict[TopicPartitionReplica, str]
+
+
+def _decoded(name: str, text: str) -> _Plan:
     """Parse a plan. Raises KbrokerError, which names the file and what is wrong in it."""
     try:
         plan = json.loads(text)
@@ -293,24 +330,30 @@ def _decoded(name: str, text: str) -> dict[TopicPartition, list[int]]:
     rows = plan.get("partitions") if isinstance(plan, dict) else None
     if not isinstance(rows, list):
         raise KbrokerError(f'{name} is no plan: it has no "partitions"')
-    found: dict[TopicPartition, list[int]] = {}
+    found = _Plan({}, {})
     for number, row in enumerate(rows):
         fields = row if isinstance(row, dict) else {}
         topic, partition, replicas = fields.get("topic"), fields.get("partition"), fields.get("replicas")
-        if not (
-            isinstance(topic, str)
-            and isinstance(partition, int)
-            and isinstance(replicas, list)
-            and all(isinstance(each, int) for each in replicas)
-        ):
+        if not (isinstance(topic, str) and isinstance(partition, int) and _is_list(replicas, int)):
             raise KbrokerError(f'{name} is no plan: entry {number} is not {{"topic", "partition", "replicas"}}')
         at = TopicPartition(topic, partition)
-        if at in found:
+        if at in found.replicas:
             raise KbrokerError(f"{name}: {at} is in it twice")
         if min(replicas, default=0) < 0:
             raise KbrokerError(f"{name}: {at}: {min(replicas)} is no broker's id")
-        found[at] = replicas
+        directories = fields.get("log_dirs", [ANY] * len(replicas))
+        if not _is_list(directories, str) or len(directories) != len(replicas):
+            raise KbrokerError(
+                f'{name}: {at}: "log_dirs" has to be a list of {len(replicas)} paths, as many as replicas'
+            )
+        found.replicas[at] = replicas
+        named = zip(replicas, directories, strict=True)
+        found.directories.update({TopicPartitionReplica(*at, each): path for each, path in named if path != ANY})
     return found
+
+
+def _is_list(value: object, of: type[T]) -> TypeGuard[list[T]]:
+    return isinstance(value, list) and all(isinstance(each, of) for each in value)
 
 
 # --- status and cancel ------------------------------------------------------------------------------------------------

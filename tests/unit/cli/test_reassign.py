@@ -17,12 +17,16 @@ ROW = '{"topic": "t", "partition": 0, "replicas": [1]}'
 
 def test_a_plan_is_read_back_as_it_was_written() -> None:
     plan = {TopicPartition("views", 0): [1, 2], TopicPartition("views", 1): [3, 1]}
-    assert _decoded("plan.json", _encoded(plan)) == plan
+    assert _decoded("plan.json", _encoded(plan)) == (plan, {})
 
 
 def test_what_kafka_s_tool_writes_is_read() -> None:
     row = {"topic": "views", "partition": 0, "replicas": [2, 1], "log_dirs": ["any", "any"]}
-    assert _decoded("p", json.dumps({"version": 1, "partitions": [row]})) == {TopicPartition("views", 0): [2, 1]}
+    replicas = {TopicPartition("views", 0): [2, 1]}
+    assert _decoded("p", json.dumps({"version": 1, "partitions": [row]})) == (replicas, {})
+    row["log_dirs"] = ["/disk2", "any"]
+    named = {("views", 0, 2): "/disk2"}
+    assert _decoded("p", json.dumps({"version": 1, "partitions": [row]})) == (replicas, named)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,8 @@ def test_what_kafka_s_tool_writes_is_read() -> None:
         ('{"partitions": [7]}', "p is no plan: entry 0 is not"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "p is no plan: entry 0 is not"),
         (f'{{"partitions": [{ROW}, {ROW}]}}', "t-0 is in it twice"),
+        (f'{{"partitions": [{ROW[:-1]}, "log_dirs": []}}]}}', 't-0: "log_dirs" has to be a list of 1 paths'),
+        (f'{{"partitions": [{ROW[:-1]}, "log_dirs": [7]}}]}}', 't-0: "log_dirs" has to be a list of 1 paths'),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused(text: str, problem: str) -> None:
