@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker import __version__
 from tests.kit import build
 from tests.kit.brokers.process import STOP_TIMEOUT_S, serves
 from tests.kit.cluster.network import CannotSeparate, Namespace
@@ -64,11 +65,12 @@ class Shell:
         self.servers.append(started)
         return started
 
-    def run(self, line: str, code: int = 0) -> str:
+    def run(self, line: str, code: int | None = 0) -> str:
+        """Carry out a line, which must end with `code`, and return what it has printed. None: it may end with any."""
         done = subprocess.run(
             shlex.split(line), env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=WAIT_S
         )
-        assert done.returncode == code, f"{line}\n{done.stdout}{done.stderr}\n{self.output[-4000:]}"
+        assert code in (None, done.returncode), f"{line}\n{done.stdout}{done.stderr}\n{self.output[-4000:]}"
         return done.stdout + done.stderr
 
     def watch(self, line: str) -> str:
@@ -134,8 +136,14 @@ def test_make_cluster_is_tried_as_the_page_says(shell: Shell) -> None:
     led_by_two = re.compile(r"^ +\d+ +2 ", re.MULTILINE)
     await_that(lambda: not led_by_two.search(shell.run(describe)), shell)
     await_that(lambda: f"broker-2 has ended; see {shell.folder}/tried/broker-2.log" in shell.output, shell)
-    file = back.replace("build/cluster", "tried").removeprefix("kbroker start ")
-    assert "127.0.0.1:9093" in (shell.folder / file).read_text()
+    assert "6 partitions, 6 under-replicated" in shell.run("kbroker cluster status", code=1)
+    returned = shell.begin(*shlex.split(back.replace("build/cluster", "tried")))
+    await_that(lambda: "6 partitions, 0 under-replicated" in shell.run("kbroker cluster status", code=None), shell)
+    status = shell.run("kbroker cluster status")
+    assert [f"broker {each} at " in status for each in (1, 2, 3)] == [True] * 3
+    assert status.count(f", kbroker {__version__}: ready\n") == 3, "the HTTP ports tell it"
+    returned.send_signal(signal.SIGTERM)
+    assert returned.wait(STOP_TIMEOUT_S) == 0
 
     cluster.send_signal(signal.SIGINT)
     await_that(lambda: "stopping" in shell.output, shell)
