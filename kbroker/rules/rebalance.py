@@ -2,7 +2,8 @@
 
 A plan moves as little as it can. A replica stays where it is unless its broker has to be left, another replica of the
 partition is in its rack while a rack has none, or its broker has so much more than another that the move brings both
-nearer to the average. Replicas of a partition are in as many racks as they can be. Pure functions of their arguments.
+nearer to the average. Bytes come first; numbers of replicas are evened while bytes stay as even as they have to be.
+Replicas of a partition are in as many racks as they can be. Pure functions of their arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -137,29 +138,35 @@ class _Plan:
 
     def even_out(self) -> None:
         """Move replicas from brokers that have much to brokers that have little, while that brings both nearer."""
-        average = sum(self._bytes.values()) // max(1, len(self._bytes))
-        while self._even_out_once(self._bytes, average // MOST_UNEVEN):
+        while self._even_out_once(self._bytes, _enough(self._bytes), self._move_for_bytes):
             pass
-        while self._even_out_once(self._counts, 1):
+        while self._even_out_once(self._counts, 1, self._move_for_numbers):
             pass
 
     def spread_leaders(self) -> None:
         """Make another replica the preferred leader where a broker is that of more partitions than its share."""
         led: Counter[int] = Counter(replicas[0] for replicas in self.replicas.values() if replicas)
-        most = math.ceil(len(self.replicas) / max(1, len(self._racks)))
+        while self._spread_leaders_once(led):
+            pass
+
+    def _spread_leaders_once(self, led: Counter[int]) -> bool:
+        """Change the preferred leaders of partitions where that helps; False: it helps nowhere. `led`: how many now."""
+        most, helped = math.ceil(len(self.replicas) / max(1, len(self._racks))), False
         for partition, replicas in self.replicas.items():
             if not replicas or led[replicas[0]] <= most:
                 continue
             leader = min(replicas, key=lambda each: (led[each], replicas.index(each)))
-            if led[leader] < most:
+            if led[leader] + 1 < led[replicas[0]]:
                 led[replicas[0]] -= 1
                 led[leader] += 1
                 self.replicas[partition] = (leader, *(each for each in replicas if each != leader))
+                helped = True
+        return helped
 
-    def _even_out_once(self, load: Mapping[int, int], enough: int) -> bool:
+    def _even_out_once(self, load: Mapping[int, int], enough: int, move: Callable[[int, int, int], bool]) -> bool:
         """Make the one move that helps most between the broker with the most and one with less; False: none helps.
 
-        A difference of at most `enough` stays.
+        A difference of at most `enough` stays. `move` gets two brokers and their gap, and returns whether it has moved.
         """
         by_load = sorted(self._racks, key=lambda each: (load[each], each))
         for giver in reversed(by_load):
@@ -167,12 +174,43 @@ class _Plan:
                 gap = load[giver] - load[taker]
                 if gap <= enough:
                     break
-                movable = self._movable_to(giver, taker)
-                partition = _without_bytes(movable) if load is self._counts else _nearest_to_half(movable, gap)
-                if partition is not None:
-                    self._replace(partition, giver, taker)
+                if move(giver, taker, gap):
                     return True
         return False
+
+    def _move_for_bytes(self, giver: int, taker: int, gap: int) -> bool:
+        partition = _nearest_to_half(self._movable_to(giver, taker), gap)
+        if partition is None:
+            return False
+        self._replace(partition, giver, taker)
+        return True
+
+    def _move_for_numbers(self, giver: int, taker: int, gap: int) -> bool:
+        """Move the smallest partition: one without bytes always, another one if `gap` is worth its copying.
+
+        The bytes have to stay as even as they are, or as even as is enough. And no move by bytes may help afterwards:
+        the next plan would have something to move again.
+        """
+        size, partition = next(iter(self._movable_to(giver, taker)), (0, None))
+        if partition is None or (size and gap <= _enough(self._counts)):
+            return False
+        most, least = max(self._bytes.values()), min(self._bytes.values())
+        then = max(most, self._bytes[taker] + size) - min(least, self._bytes[giver] - size)
+        if size and then > max(most - least, _enough(self._bytes)):
+            return False
+        self._replace(partition, giver, taker)
+        if size and self._bytes_are_uneven(partition, giver, taker):
+            self._replace(partition, taker, giver)
+            return False
+        return True
+
+    def _bytes_are_uneven(self, partition: TopicPartition, giver: int, taker: int) -> bool:
+        """Whether a move by bytes helps now that a replica has moved from `giver` to `taker`, if none helped before."""
+        enough = _enough(self._bytes)
+        pairs = [(each, giver) for each in self._racks]
+        pairs += [(each, other) for each in {taker, *self.replicas[partition]} for other in self._racks]
+        gaps = ((one, other, self._bytes[one] - self._bytes[other]) for one, other in pairs)
+        return any(gap > enough and _nearest_to_half(self._movable_to(one, other), gap) for one, other, gap in gaps)
 
     def _movable_to(self, giver: int, taker: int) -> list[tuple[int, TopicPartition]]:
         """Return the sizes and partitions, in their order, whose replicas on `giver` may move to `taker`."""
@@ -234,6 +272,6 @@ def _nearest_to_half(movable: Sequence[tuple[int, TopicPartition]], gap: int) ->
     return nearest[1] if nearest is not None and 0 < nearest[0] < gap else None
 
 
-def _without_bytes(movable: Sequence[tuple[int, TopicPartition]]) -> TopicPartition | None:
-    """The first partition without bytes, if there is one. By count only these are moved: bytes are even by then."""
-    return movable[0][1] if movable and movable[0][0] == 0 else None
+def _enough(load: Mapping[int, int]) -> int:
+    """By how much brokers may differ in their load."""
+    return sum(load.values()) // max(1, len(load)) // MOST_UNEVEN
