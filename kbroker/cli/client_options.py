@@ -53,6 +53,12 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def names_cluster(arguments: argparse.Namespace) -> bool:
+    """Return whether the user has said which cluster to talk to, or how: by arguments, or in the environment."""
+    given = (arguments.bootstrap_server, arguments.command_config, arguments.option)
+    return any(given) or bool(os.environ.get(args.BOOTSTRAP_VARIABLE))
+
+
 def client_options(arguments: argparse.Namespace, table: Mapping[str, Option], **own: Any) -> dict[str, Any]:
     """Return the options for `make_client`: those that are in `table`.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 
-from kbroker.cli.client_options import add_cluster, connect
+from kbroker.cli.client_options import add_cluster, connect, names_cluster
 from kbroker.cli.outcome import FAILED
 from kbroker.cli.output import counted
 from kbroker.cli.topic_facts import chosen_partitions, topic_partitions, without_missing
@@ -33,14 +34,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--replicas",
         action="store_true",
         help="compare what all replicas of a partition have below the high watermark, byte by byte: in log directories "
-        "of stopped brokers if these are given, else on running brokers (TOPIC[:PARTITIONS]; default: all topics)",
+        "of stopped brokers if these are given, else on running brokers (TOPIC[:PARTITIONS]; default: all topics). "
+        "Where brokers are given too, a directory needs a slash: ./views",
     )
     add_cluster(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     paths = [Path(each) for each in arguments.path]
-    if paths and all(each.is_dir() for each in paths):
+    # A directory that happens to have a topic's name has no replicas: that all of them are the same would be said.
+    may_be_topics = names_cluster(arguments) and not any(os.sep in each for each in arguments.path)
+    if paths and not may_be_topics and all(each.is_dir() for each in paths):
         found = _in_directories(paths, compacted=arguments.compacted)
     else:
         found = _on_brokers(arguments)

@@ -16,6 +16,7 @@ from kbroker.cli import verify_log
 from kbroker.cli.main import main
 from kbroker.inspection.directory_check import Verifier, is_locked
 from tests.kit.brokers.process import BrokerProcess
+from tests.kit.clients.commands import Run
 from tests.kit.logs import directory as kit
 
 ROUNDS = 12
@@ -117,3 +118,16 @@ def test_a_broker_at_work_is_no_finding(tmp_path: Path, policy: str, at_work: st
         broker.stop()
         assert not is_locked(broker.data)
         assert list(Verifier().check(broker.data)) == []
+
+
+def test_a_name_is_a_topic_where_brokers_are_given_and_a_directory_where_it_has_a_slash(
+    here: Run, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic does not exist, and its directory does."""
+    kit.make_log_directory(tmp_path / "views")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KBROKER_BOOTSTRAP_SERVERS", raising=False)
+    assert "topic 'views'" in here("verify-log", "--replicas", "views", code=1).stderr.decode()
+    assert main(["verify-log", "--replicas", "views", "-b", broker.address]) == 1
+    here("verify-log", "--replicas", "./views")
+    assert main(["verify-log", "--replicas", "views"]) == 0

@@ -247,7 +247,7 @@ def test_replicas_are_moved_and_the_old_ones_deleted(cluster: ControlCluster) ->
 def test_a_controller_whose_session_may_have_ended_does_not_say_what_moves(
     cluster: ControlCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has not heard of that end, but another broker may be the controller by then. All else is asked as before."""
+    """Another broker may be the controller by then, of which this one has not heard. All else is asked as before."""
     cluster.create("t", (1, 2))
     with monkeypatch.context() as cut_off:
         cut_off.setattr(MemorySession, "may_have_ended", True)
