@@ -20,7 +20,6 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster import members
 from kbroker.cluster.awaited_topics import AwaitedTopics, IsDone
-from kbroker.cluster.client_quotas import ClientQuotas
 from kbroker.cluster.cluster import Answered, TopicResult
 from kbroker.cluster.config_notifications import notification
 from kbroker.cluster.image import MetadataImage, Partition, Topic
@@ -160,7 +159,6 @@ class SharedTopics:
         self._unread: set[str] = set()
         """Topics whose configs could not be read, or not all of them."""
         self._nodes = MemberNodes(check_broker_config)
-        self._quotas = ClientQuotas()
         self._configured: dict[str, Topic] = {}
         """Topics that the controller has given partitions of before the metadata had them."""
         self._awaited = AwaitedTopics(clock)
@@ -330,14 +328,12 @@ class SharedTopics:
         self.group_configs_changed()
         self._broker_configs_changed()
         self._read_topic_configs(None)
-        self._quotas.look(store)
 
     def configs_changed(self, entity_paths: Sequence[str]) -> None:
         """Read configs anew; `entity_paths` are the paths of their nodes after "/config/". Others are ignored."""
         self._read_topic_configs([path.removeprefix("topics/") for path in entity_paths if path.startswith("topics/")])
         if any(path.startswith("brokers/") for path in entity_paths):
             self._broker_configs_changed()
-        self._quotas.look_if_changed(self._store, entity_paths)
 
     def group_configs_changed(self) -> None:
         """Read the configs of all groups anew. Among kbrokers only: they have nodes that Kafka does not know."""

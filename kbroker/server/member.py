@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kbroker import __version__
 from kbroker.clock import Clock
+from kbroker.cluster.client_quotas import ClientQuotas
 from kbroker.cluster.controller import Controller, ControllerConfig
 from kbroker.cluster.controller_flows import UncleanElectionEnabled
 from kbroker.cluster.current_session import CurrentSession
@@ -71,6 +72,7 @@ class Member:
         self._must_stop = must_stop
         self._sessions = _Sessions(config)
         self.session = CurrentSession()
+        self._quotas = ClientQuotas()
         self.lanes = ControlLanes()
         listeners = InterBrokerListeners(config.inter_broker_listener, config.control_plane_listener)
         self._listeners = listeners
@@ -330,10 +332,12 @@ class Member:
         self.session.use(store)
         self._fetchers.set_broker_epoch(broker_epoch)
         self.cluster.registered(store, broker_epoch)
+        self._quotas.look(store)
         self.controller.session_is(store, broker_epoch)
 
     def configs_changed(self, entity_paths: Sequence[str]) -> None:
         self.cluster.configs_changed(entity_paths)
+        self._quotas.look_if_changed(self.session, entity_paths)
 
     def group_configs_changed(self) -> None:
         self.cluster.group_configs_changed()

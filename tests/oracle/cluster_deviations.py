@@ -203,8 +203,8 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "Are not enforced yet: no client is throttled where it talks to a kbroker. One line in the log says so when a "
         "member joins a cluster that has some, or when the first of a kind is set. A Kafka throttles its own clients.",
         "There is no throttling yet, and a cluster with quotas can be moved broker by broker all the same.",
-        "tests/unit/cluster/test_shared_topics.py::"
-        "test_client_quotas_of_a_kafka_are_told_at_joining_and_when_they_come_once_for_each_kind",
+        "tests/unit/server/test_members_in_zookeeper.py::"
+        "test_quotas_that_are_not_enforced_are_told_when_they_are_set_and_when_a_member_joins",
     ),
     OtherDeviation(
         "Internal topics in a small cluster",

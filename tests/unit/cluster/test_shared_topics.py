@@ -609,49 +609,6 @@ def test_the_log_says_when_the_first_kafka_comes_and_when_the_last_one_goes(
     assert line.startswith("all brokers are kbrokers: ")
 
 
-A_QUOTA = paths.encode_config({"consumer_byte_rate": "1024"})
-NO_QUOTA = paths.encode_config({})
-PASSWORD = paths.encode_config({"SCRAM-SHA-256": "salt=,stored_key=,server_key=,iterations=4096"})
-
-
-def test_client_quotas_of_a_kafka_are_told_at_joining_and_when_they_come_once_for_each_kind(
-    member: Member, caplog: pytest.LogCaptureFixture
-) -> None:
-    def told() -> list[str]:
-        lines = [record.message for record in caplog.records if record.message.startswith("the cluster has client")]
-        caplog.clear()
-        return [line.partition("(")[2].partition(")")[0] for line in lines]
-
-    store, topics = member.store, member.topics
-    for path, data in {
-        "/config/clients/a": NO_QUOTA,
-        "/config/clients/rubbish": b"{",
-        "/config/ips/10.0.0.1": A_QUOTA,
-        "/config/users/u": PASSWORD,
-        "/config/users/u/clients": b"",
-        "/config/users/u/clients/<default>": A_QUOTA,
-    }.items():
-        store.create(path, data)
-    topics.registered(store, 7)
-    assert told() == ["/config/users, /config/ips"]
-    topics.registered(store, 8)
-    topics.configs_changed(["users/u", "ips/10.0.0.1", "clients/a"])
-    assert told() == []
-    store.set("/config/clients/a", A_QUOTA)
-    topics.configs_changed(["topics/a"])
-    assert told() == []
-    topics.configs_changed(["topics/a", "clients/a"])
-    assert told() == ["/config/clients"]
-    topics.configs_changed(["clients/a"])
-    assert told() == []
-
-
-def test_passwords_of_users_are_no_quotas(member: Member, caplog: pytest.LogCaptureFixture) -> None:
-    member.store.create("/config/users/u", PASSWORD)
-    member.topics.registered(member.store, 7)
-    assert caplog.text == ""
-
-
 def test_a_new_session_reads_all_configs_again(member: Member) -> None:
     member.tell(("a", 0, 1))
     member.host.take()

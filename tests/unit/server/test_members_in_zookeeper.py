@@ -561,6 +561,20 @@ def test_offsets_of_before_kafka_0_9_are_one_for_all_members_and_never_expire(
     assert fetched(3 - first) == (18, 0)
 
 
+def test_quotas_that_are_not_enforced_are_told_when_they_are_set_and_when_a_member_joins(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count() -> int:
+        return caplog.text.count("the cluster has client quotas (/config/users), which kbroker does not enforce yet")
+
+    members.start(1)
+    members.store.create("/config/users/u", paths.encode_config({"producer_byte_rate": "1024"}))
+    members.store.create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change("users/u"), sequential=True)
+    await_that(lambda: count() == 1)
+    members.start(2)
+    assert count() == 2
+
+
 def test_an_id_is_generated_and_kept(members: Members) -> None:
     broker = members.start(-1)
     assert broker.broker.node_id == 1001
