@@ -56,6 +56,8 @@ class Histories(RuleBasedStateMachine):
         self.last_epoch = 0
         self.answers = 0
         self.asked = 0
+        self.served: dict[TopicPartition, frozenset[int]] = {}
+        """The ISR with which a leader that has taken its role has served last."""
         self.were_away: set[int] = set()
         """Brokers that were away, or taken for it: nobody tells them which replicas were taken from them meanwhile."""
 
@@ -251,6 +253,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def states_are_sound(self) -> None:
         """Look at every write since the last look."""
+        self.note_leaders_at_work()
         writes = self.cluster.tree.writes
         for transaction in writes[self.seen_writes :]:
             for operation in transaction:
@@ -263,12 +266,20 @@ class Histories(RuleBasedStateMachine):
                     self.last_epoch = epoch
         self.seen_writes = len(writes)
 
+    def note_leaders_at_work(self) -> None:
+        for member in self.cluster.live():
+            for partition, role in member.told.roles.items():
+                state = self.states.get(partition)
+                if state is not None and state.leader == member.node_id and state.leader_epoch == role.leader_epoch:
+                    self.served[partition] = frozenset(state.isr)
+
     def note_state(self, operation: Any) -> None:
         _, _, _, name, _, partition_id, _ = operation.path.split("/")
         partition = TopicPartition(name, int(partition_id))
         before = self.states.get(partition)
         if isinstance(operation, Delete):
             self.states.pop(partition, None)
+            self.served.pop(partition, None)
             for key in [key for key in self.leaders if key[0] == str(partition).encode()]:
                 del self.leaders[key]
             return
@@ -280,17 +291,22 @@ class Histories(RuleBasedStateMachine):
         key = (str(partition).encode(), now.leader_epoch, 0)
         assert self.leaders.setdefault(key, now.leader) == now.leader, "one leader for each epoch"
         if before is None:
+            self.served[partition] = frozenset(now.isr)
             assert now.leader_epoch == 0 and now.leader == now.isr[0]
             return
         assert now.controller_epoch >= before.controller_epoch
         assert now.leader_epoch - before.leader_epoch in (0, 1)
         if now.leader_epoch == before.leader_epoch:
             assert now.leader == before.leader, "only the ISR has changed"
+            if now.leader != -1:
+                self.served[partition] = frozenset(now.isr)
         elif now.leader != -1 and now.recovery == 1 and (before.recovery == 0 or now.leader not in before.isr):
             assert name == "unclean" and now.isr == (now.leader,)
         else:
             assert now.leader == -1 or now.leader in before.isr, "a leader comes from the ISR"
-            assert set(now.isr) <= set(before.isr), "an election lets nobody in"
+            # Who was elected and could not lead has left nobody behind: the ISR from before may come back.
+            may_be_in = before.isr if now.leader != -1 else {*before.isr, *self.served[partition]}
+            assert set(now.isr) <= set(may_be_in), "an election lets nobody in"
 
     def teardown(self) -> None:
         """The faults end, everybody is well: everything is served, and everybody knows."""
