@@ -253,8 +253,11 @@ class SharedTopics:
         """Tell `host` of changes from now on."""
         self._host = host
 
-    def _show_locked(self, image: MetadataImage) -> None:
+    def _show_locked(self, image: MetadataImage, told_epoch: int | None = None) -> None:
+        """Show an image. `told_epoch`: the broker epoch to which the controller has told it."""
         self._image = image
+        if told_epoch is not None:
+            self._told_epoch = told_epoch  # after the image, which is of this registration then
         self.change_count += 1
         for listener in self._listeners:
             listener()
@@ -285,8 +288,7 @@ class SharedTopics:
             is_first = request.broker_epoch != self._told_epoch
             self._leaving = (frozenset(image.topics) if is_first else self._leaving) - named
             self._must_compare |= is_first and bool(self._leaving)
-            self._show_locked(image)
-            self._told_epoch = request.broker_epoch  # last: the image is of this registration when it is noted
+            self._show_locked(image, request.broker_epoch)
             if request.topic_states:
                 self.untold = frozenset()  # a broker is told of all partitions at once
             self._unread -= {topic.name for topic in update.removed if topic.name not in image.topics}

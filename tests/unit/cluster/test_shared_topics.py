@@ -159,6 +159,15 @@ def test_metadata_comes_from_the_controller_and_configs_from_the_tree(member: Me
     assert list(member.topics.image.topics) == ["b"]
 
 
+def test_a_broker_that_hears_of_a_change_has_been_told(member: Member) -> None:
+    """A start that waited for the metadata is over then, and /ready is asked at once."""
+    topics, heard = member.topics, list[bool]()
+    topics.on_change(lambda: heard.append(topics.is_told))
+    topics.registered(member.store, 7)
+    member.tell(broker_epoch=7)
+    assert heard == [True]
+
+
 def test_a_broker_is_told_by_the_metadata_of_its_present_registration(member: Member) -> None:
     topics = member.topics
     assert not topics.is_told
