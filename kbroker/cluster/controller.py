@@ -46,7 +46,6 @@ from kbroker.coordination.store import (
     parent_of,
 )
 from kbroker.errors import ErrorCode
-from kbroker.model import TopicPartition
 from kbroker.protocol.messages import (
     LeaderAndIsrResponse,
     Message,
@@ -262,10 +261,8 @@ class Controller:
 
     def is_moving(self, topic: str) -> bool:
         """Whether this broker is the controller and moves replicas of a topic. For any thread."""
-        if (term := self._term) is None:
-            return False
-        context = term.context
-        return any(TopicPartition(topic, each) in context.reassigning for each in [*context.assignments.get(topic, ())])
+        term = self._term
+        return term is not None and any(each.topic == topic for each in list(term.context.reassigning))
 
     @property
     def context(self) -> Context | None:
