@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -276,8 +277,8 @@ class Cluster:
                     return f"broker {broker_id} tells of no controller"
                 if not self._is_registered(broker_id):
                     return f"broker {broker_id} is not registered"
-        except (ClientError, OSError) as error:
-            return str(error)
+        except (ClientError, OSError, HTTPException) as error:
+            return str(error) or repr(error)
         return ""
 
     def _is_registered(self, broker_id: int) -> bool:
