@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker._core.client.producer.engine import ProduceEngine
 from kbroker.client.config.option import Options
-from kbroker.client.errors import ClientError, ConnectionFailed, TimedOut, raise_for, raise_for_topic
+from kbroker.client.errors import BrokerError, ClientError, ConnectionFailed, TimedOut, raise_for, raise_for_topic
 from kbroker.client.network.backoff import retry_backoff
 from kbroker.client.network.cluster import Cluster
 from kbroker.client.network.cluster_view import ClusterView, TopicView
@@ -68,7 +68,7 @@ class Background:
     async def await_topic(self, topic: str) -> None:
         """Wait until records can be sent to the topic.
 
-        Raises BrokerError when the broker refuses the topic, TimedOut after max.block.ms.
+        Raises BrokerError when the broker refused the topic up to max.block.ms, TimedOut when nobody answered for it.
         """
         create = self._options["allow.auto.create.topics"]
 
@@ -83,6 +83,8 @@ class Background:
         try:
             await self.cluster.retried(attempt, timeout_s=self.block_s)
         except (ConnectionFailed, TimedOut) as error:
+            if isinstance(error.__cause__, BrokerError):
+                raise error.__cause__ from None
             raise TimedOut(f"metadata of topic {topic!r}: {error.message}", hint=error.hint) from None
         if topic not in self._accumulator.topics:
             self.cluster.add_topics([topic])

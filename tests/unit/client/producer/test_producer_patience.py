@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client import AsyncProducer, NoSuchPartition, RecordTooLarge, TimedOut
+from kbroker.client import AsyncProducer, BrokerError, NoSuchPartition, RecordTooLarge, TimedOut
 from kbroker.client.network.cluster_view import Node
 from kbroker.client.producer.sender import nodes_of
 from kbroker.errors import ErrorCode
@@ -162,6 +162,35 @@ def test_an_asyncio_producer_waits_for_ever_for_a_topic_with_max_block_ms_of_min
     with LateTopic() as broker:
         asyncio.run(main(broker.port))
     assert broker.logs["t", 0] == [b"a"]
+
+
+class SilentAfterRefusal(ProduceBroker):
+    """A broker that knows no topic, and answers no second question for one before `BLOCKS_MS` are over."""
+
+    BLOCKS_MS = 300  #: how long its producers wait for a topic
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.refused = False
+
+    def metadata(self, asked: Asked) -> M.MetadataResponse:
+        answer = super().metadata(asked)
+        if answer.topics and self.refused:
+            time.sleep(2 * self.BLOCKS_MS / 1000)
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+            self.refused = True
+        return answer
+
+
+def test_a_topic_that_was_refused_is_no_timeout_whenever_the_time_ends() -> None:
+    with (
+        SilentAfterRefusal() as broker,
+        producer_of(broker, max_block_ms=broker.BLOCKS_MS) as producer,
+        pytest.raises(BrokerError) as raised,
+    ):
+        producer.send("t", b"a")
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Full(ProduceBroker):
