@@ -132,8 +132,9 @@ SOAK_SECONDS ?= 3600
 soak: build $(VENV)/test-installed
 	$(PY) -m tests.soak.run --seconds $(SOAK_SECONDS)
 
+# BEFORE=../other: the kbroker of another checkout, built there, is the peer instead of Apache Kafka.
 bench: build $(VENV)/test-installed
-	$(PY) -m perf.bench $(ROWS) $(ARGS)
+	$(PY) -m perf.bench $(ROWS) $(if $(BEFORE),--before $(BEFORE)) $(ARGS)
 
 # LOAD: produce, consume, small-requests, groups, transactions. Needs Linux perf for compiled code; Python is sampled by py-spy.
 LOAD ?= produce

@@ -1,7 +1,8 @@
 """`make bench`: every row of the speed table next to its peer; `make bench ROWS="start connections"` for some.
 
 Writes perf/results/<row>.json and prints the table; `--record` puts the table into perf/RESULTS.md between its markers.
-Nothing else may run on the machine meanwhile.
+With `--before CHECKOUT`, rows that have Apache Kafka as their peer have the kbroker of that checkout instead, and no
+bounds: that is how a change is measured. Nothing else may run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from perf import (
@@ -29,7 +30,7 @@ from perf import (
     spark_rows,
     transaction_rows,
 )
-from perf.duel import Figure
+from perf.duel import Duel, Figure
 
 ROWS: dict[str, Callable[[], list[Figure]]] = {
     "start": life_rows.start,
@@ -73,6 +74,11 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "spark-write": spark_rows.write,
     "spark-latency": spark_rows.latency,
 }
+BESIDE_BEFORE = (
+    "small-requests", "produce", "variants", "consume", "long-polls", "end-to-end", "rebalance", "undisturbed",
+    "compaction", "down-conversion", "up-conversion", "transactions", "read-committed",
+)  # fmt: skip
+"""The rows that `--before` measures: two brokers are loaded in turn."""
 GROUPS = {"cluster": [name for name in ROWS if name.startswith("cluster-")]}
 """Names for several rows."""
 HERE = Path(__file__).parent
@@ -105,11 +111,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="perf.bench", description="Measure kbroker next to its peers.")
     parser.add_argument("rows", nargs="*", metavar="row", help=", ".join(ROWS))
     parser.add_argument("--record", action="store_true", help="write the table into perf/RESULTS.md")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="the peer is the kbroker built there")
     arguments = parser.parse_args()
-    rows = [row for name in arguments.rows or ROWS for row in GROUPS.get(name, [name])]
-    unknown = [row for row in rows if row not in ROWS]
+    known = BESIDE_BEFORE if arguments.before else tuple(ROWS)
+    rows = [row for name in arguments.rows or known for row in GROUPS.get(name, [name])]
+    unknown = [row for row in rows if row not in known]
     if unknown:
-        parser.error(f"unknown row {unknown[0]}; rows are: {', '.join(ROWS)}")
+        parser.error(f"unknown row {unknown[0]}; rows are: {', '.join(known)}")
+    if arguments.before:
+        if arguments.record:
+            parser.error("--record takes figures beside Apache Kafka only")
+        Duel.before = arguments.before.resolve()
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     figures: list[Figure] = []
@@ -122,6 +134,8 @@ def main() -> int:
             print(f"{row}: {type(error).__name__}: {error}", file=sys.stderr)
             complete = False
             continue
+        if arguments.before:
+            found = [replace(figure, must="", aim="") for figure in found]
         (results / f"{row}.json").write_text(json.dumps([asdict(f) for f in found], indent=1) + "\n")
         print(f"\n{row} ({time.monotonic() - started:.0f} s)\n{table(found)}", flush=True)
         figures += found

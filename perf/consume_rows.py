@@ -50,7 +50,7 @@ def throughput() -> list[Figure]:
     with Duel() as duel:
         for size, count in ((1024, 2_000_000), (100, 5_000_000)):
             topics = {}
-            for peer in (duel.ours, duel.kafka):
+            for peer in (duel.ours, duel.peer):
                 topics[peer.name] = duel.new_topic(peer, PARTITIONS)
                 rdkafka_produce(peer, topics[peer.name], size, count)
 

@@ -42,7 +42,7 @@ def down_conversion() -> list[Figure]:
     partitions, requests = 4, 16_384
     with Duel(kafka=Kafka39) as duel:
         topics = {}
-        for peer in (duel.ours, duel.kafka):
+        for peer in (duel.ours, duel.peer):
             topics[peer.name] = duel.new_topic(peer, partitions)
             tools.drive("produce-count", peer.port, topics[peer.name], partitions, 1024, 16, 4, 4, requests, 1)
 

@@ -10,13 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from perf import machine
-from perf.peers import Kafka, Kbroker, Peer
+from perf.peers import Before, Kafka, Kbroker, Peer
 
 Measured = dict[str, float]
 Runs = dict[str, list[float]]
 CEILING = 0.95  # a throughput row also holds when the client itself reaches this share of what it can do
+BEFORE_ROUNDS = 7
 COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
@@ -82,7 +85,12 @@ def shown(runs: Sequence[float], unit: str) -> str:
 
 
 class Duel:
-    """kbroker and Apache Kafka, both running, loaded in turn: A B, B A, A B. A context manager."""
+    """kbroker and Apache Kafka, both running, loaded in turn: A B, B A, A B. A context manager.
+
+    With `Duel.before`, the kbroker of that checkout is the peer instead of Kafka.
+    """
+
+    before: ClassVar[Path | None] = None
 
     def __init__(
         self,
@@ -91,14 +99,15 @@ class Duel:
         kafka: type[Kafka] = Kafka,
     ):
         both = {"log.segment.delete.delay.ms": 0, **(overrides or {})}
-        self.ours = Kbroker({**both, **(kbroker_only or {})})
-        self.kafka = kafka(both)
+        ours = {**both, **(kbroker_only or {})}
+        self.ours = Kbroker(ours)
+        self.peer: Peer = kafka(both) if self.before is None else Before(self.before, ours)
         self.stack = ExitStack()
         self.topics = 0
 
     def __enter__(self) -> Duel:
         self.stack.enter_context(self.ours)
-        self.stack.enter_context(self.kafka)
+        self.stack.enter_context(self.peer)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +122,10 @@ class Duel:
     def alternate(
         self, load: Callable[[Peer], Measured], rounds: int = 3, warm_up: bool = True, writes: bool = True
     ) -> tuple[Runs, Runs]:
-        """Return what `load` measures in each round, for kbroker and for Kafka. `writes`: it writes much to files."""
+        """Return what `load` measures in each round, for kbroker and for its peer. `writes`: it writes much to files.
+
+        Beside another kbroker there are at least BEFORE_ROUNDS rounds, since a few per cent are to be seen.
+        """
 
         def measured(peer: Peer) -> Measured:
             if writes:
@@ -121,16 +133,16 @@ class Duel:
             return load(peer)
 
         if warm_up:
-            measured(self.kafka)
+            measured(self.peer)
             measured(self.ours)
         ours: Runs = defaultdict(list)
-        kafka: Runs = defaultdict(list)
-        both = [(self.ours, ours), (self.kafka, kafka)]
-        for number in range(rounds):
+        other: Runs = defaultdict(list)
+        both = [(self.ours, ours), (self.peer, other)]
+        for number in range(rounds if self.before is None else max(rounds, BEFORE_ROUNDS)):
             for peer, runs in both if number % 2 == 0 else reversed(both):
                 for key, value in measured(peer).items():
                     runs[key].append(value)
-        return ours, kafka
+        return ours, other
 
 
 def delete_topic(peer: Peer, topic: str) -> None:

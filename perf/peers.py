@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from pathlib import Path
 
 from kbroker.protocol import messages as M
 from kbroker.protocol.api import ApiKey
@@ -12,7 +13,7 @@ from tests.kit.brokers.process import BrokerProcess, free_port, write_properties
 from tests.kit.clients.wire import WireClient
 from tests.kit.kafka.process import KafkaProcess
 
-__all__ = ["Kafka", "Kafka39", "Kbroker", "Peer", "free_port", "java_tool"]
+__all__ = ["Before", "Kafka", "Kafka39", "Kbroker", "Peer", "free_port", "java_tool"]
 
 
 class Peer(BrokerProcess):
@@ -53,6 +54,19 @@ class Peer(BrokerProcess):
 
 class Kbroker(Peer):
     name = "kbroker"
+
+
+class Before(Kbroker):
+    """The kbroker of another checkout, built there by `make build`: what this one is measured beside after a change."""
+
+    name = "kbroker before"
+
+    def __init__(self, checkout: Path, overrides: dict[str, object] | None = None):
+        super().__init__(overrides)
+        self.checkout = checkout
+
+    def command(self) -> list[str]:
+        return [str(self.checkout / ".venv/bin/python"), *super().command()[1:]]
 
 
 class Kafka(KafkaProcess, Peer):

@@ -74,7 +74,7 @@ def read_committed() -> list[Figure]:
     """
     with Duel() as duel:
         topics = {}
-        for peer in (duel.ours, duel.kafka):
+        for peer in (duel.ours, duel.peer):
             topics[peer.name] = duel.new_topic(peer, 1)
             write_log(peer, topics[peer.name])
 
