@@ -8,13 +8,15 @@ import platform
 import time
 from pathlib import Path
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+CPUCLOCK_SCHED = 2  #: the kind of clock in the low bits of a process clock id
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of all threads of `pid`, in seconds (resolution: one clock tick, 10 ms)."""
-    fields = stat_fields(pid)
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Return the user and system time of all threads of `pid`, those that have ended too, in seconds.
+
+    It is the process's CPU clock (clock_getcpuclockid(3)), with nanoseconds; proc(5) has ticks of 10 ms.
+    """
+    return time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
 
 
 def thread_state(pid: int) -> str:
