@@ -191,6 +191,13 @@ class Simulation:
             raise Violation(f"{at}: {value!r} is out of order for its leader, broker {node_id}")
         return False
 
+    def producer_unknown(self, at: TopicPartition, topic_id: UUID, node_id: int, value: bytes) -> None:
+        """A leader does not know the batches before this one of a transactional producer: its log has begun later."""
+        life = self.brokers[node_id].life
+        log = life.log(at) if life is not None else None
+        if log is not None and log.topic_id == topic_id and log.state.log_start_offset == 0:
+            raise Violation(f"{at}: the producer of {value!r} is unknown to broker {node_id}, whose log is whole")
+
     def consumed(
         self, consumer: Consumer, node_id: int, start: int, end: int, batches: list[Stored], seen: list[Stored] | None
     ) -> None:

@@ -274,6 +274,10 @@ class Transactions(Client):
             if isinstance(answer, Failure) or answer[0] not in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 if not isinstance(answer, Failure) and answer[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     self.simulation.out_of_order(at, topic_id, leader, values[0])
+                elif not isinstance(answer, Failure) and answer[0] == ErrorCode.UNKNOWN_PRODUCER_ID:
+                    self.simulation.producer_unknown(at, topic_id, leader, values[0])
+                    done(False)
+                    return
                 self.refresh()
                 self.after(BACKOFF, send)
                 return

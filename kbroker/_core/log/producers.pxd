@@ -70,6 +70,8 @@ cdef int producers_check_marker(producers_t *table, batch_info_t *info, const ma
 cdef bint producers_in_transaction(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
 # Whether a batch or marker of the producer with an epoch above `epoch` was appended here.
 cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
+# Whether a marker of the batch's epoch is all that is known of its producer.
+cdef bint producers_ended_without_batches(producers_t *table, const batch_info_t *info) noexcept nogil
 # Whether a batch of the producer is remembered.
 cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil
 # Remember an appended batch that is not a control batch. Returns 0, or -1 when memory is out.

@@ -240,6 +240,12 @@ cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t e
     return producer != NULL and epoch < producer.epoch
 
 
+cdef bint producers_ended_without_batches(producers_t *table, const batch_info_t *info) noexcept nogil:
+    cdef producer_t *producer = find(table, info.producer_id)
+    return (producer != NULL and producer.epoch == info.producer_epoch and producer.batch_count == 0
+            and producer.transaction_first_offset == -1)
+
+
 cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil:
     cdef producer_t *producer = find(table, producer_id)
     return producer != NULL and producer.batch_count > 0

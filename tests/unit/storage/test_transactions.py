@@ -116,6 +116,23 @@ def test_a_marker_of_the_same_epoch_lets_sequences_go_on(log: Log) -> None:
     assert log.append(batch(7, 3)).base_offset == 4
 
 
+@pytest.mark.parametrize("starts_at", [0, 1])
+def test_a_producer_of_which_a_marker_alone_is_left_is_unknown_where_the_log_has_lost_its_beginning(
+    log: Log, starts_at: int
+) -> None:
+    """A replica that began behind the producer's records has such a log."""
+    log.append(batch(9, 0))
+    log.delete_records_before(starts_at)
+    log.append_marker(7, 0, 0, commit=True)
+    missing = ErrorCode.UNKNOWN_PRODUCER_ID if starts_at else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(lambda: log.append(batch(7, 3))) is missing
+    assert code_of(lambda: log.append(batch(7, 3, epoch=1))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.append(batch(7, 0))
+    assert code_of(lambda: log.append(batch(7, 3))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.append(batch(7, 1))
+    assert code_of(lambda: log.append(batch(9, 3))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_sequences_of_a_transaction_that_has_ended_are_no_duplicates(log: Log, commit: bool) -> None:
     first = batch(7, 0, count=3)
