@@ -87,6 +87,8 @@ def _check(context: Context, partition: TopicPartition, leader: int, asked: Want
         return ErrorCode.INVALID_REQUEST
     if asked.recovery == RECOVERING and (len(asked.isr) > 1 or state.recovery == RECOVERED):
         return ErrorCode.INVALID_REQUEST
+    if not (members - set(state.isr)).issubset(context.stored_assignment(partition).replicas):
+        return ErrorCode.INELIGIBLE_REPLICA  # a reassignment that waits for its turn removes it
     epochs = dict(zip(asked.isr, asked.broker_epochs, strict=True))
     if not all(_is_eligible(context, broker_id, epoch) for broker_id, epoch in epochs.items()):
         return ErrorCode.INELIGIBLE_REPLICA

@@ -248,27 +248,46 @@ def test_a_broker_that_dies_between_chunks_is_replaced_before_the_rest(moving: C
     assert {moving.assignment(each.topic).replicas[each.partition_id] for each in MOVED} == {(4, 1)}
 
 
+def isr_between_chunks(cluster: ControlCluster, at: TopicPartition, isr: tuple[int, ...]) -> Any:
+    """Let broker 2, the leader, ask for an ISR, and go on until it is answered. Returns the partition's answer."""
+    answers: list[Any] = []
+    Request = M.AlterPartitionRequest
+    state = cluster.state(*at)
+    asked = Request.PartitionData(
+        partition_index=at.partition_id,
+        leader_epoch=state.leader_epoch,
+        new_isr_with_epochs=[Request.BrokerState(broker_id=each, broker_epoch=-1) for each in isr],
+        partition_epoch=state.partition_epoch,
+        leader_recovery_state=0,
+    )
+    topic = Request.TopicData(topic_id=cluster.assignment(at.topic).topic_id.bytes, partitions=[asked])
+    request = Request(broker_id=2, broker_epoch=cluster.members[2].told.epoch, topics=[topic])
+    cluster.active.controller.ask(AlterPartition(request, 3), answers.append)
+    while not answers:
+        cluster.active.controller.step()
+    return answers[0].topics[0].partitions[0]
+
+
 def test_an_isr_is_changed_between_chunks(moving: ControlCluster) -> None:
     """The leader of a partition that waits does not know its new replicas yet."""
     at = WAITING[-1]
-    answers: list[Any] = []
-    Request = M.AlterPartitionRequest
-    asked = Request.PartitionData(
-        partition_index=at.partition_id,
-        leader_epoch=0,
-        new_isr_with_epochs=[Request.BrokerState(broker_id=2, broker_epoch=-1)],
-        partition_epoch=0,
-        leader_recovery_state=0,
-    )
-    topic = Request.TopicData(topic_id=moving.assignment(at.topic).topic_id.bytes, partitions=[asked])
-    request = Request(broker_id=2, broker_epoch=moving.members[2].told.epoch, topics=[topic])
-    moving.active.controller.ask(AlterPartition(request, 3), answers.append)
-    while not answers:
-        moving.active.controller.step()
+    answer = isr_between_chunks(moving, at, (2,))
     assert raised(moving) == MOVED[: 2 * CHUNK], "the second chunk had its turn before the leader asked"
-    assert answers[0].topics[0].partitions[0].isr == [2]
+    assert answer.isr == [2]
     moving.settle()
     assert moving.state(*at)[:3] == (2, 1, (2,))
+
+
+def test_a_replica_that_is_to_be_removed_joins_no_isr_between_chunks(moving: ControlCluster) -> None:
+    moving.settle()
+    at = WAITING[-1]
+    begin(moving, dict.fromkeys(MOVED))
+    assert moving.state(*at)[:3] == (2, 1, (2, 3))
+    assert isr_between_chunks(moving, at, (2, 3, 4)).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert moving.state(*at)[:3] == (2, 1, (2, 3)), "it waits still"
+    moving.settle()
+    assert moving.state(*at)[:3] == (2, 2, (2, 3))
+    assert not moving.members[4].told.logs.intersection(MOVED)
 
 
 def test_another_controller_goes_on_between_chunks(moving: ControlCluster) -> None:
