@@ -385,10 +385,9 @@ cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *ap
                 and not producers_in_transaction(p.producers, info.producer_id, info.producer_epoch)):
             return NEEDS_VERIFICATION
     code = producers_check(p.producers, info, appender.origin, verified, lowest_sequence, duplicate)
-    # A log that has lost its beginning may know a producer by a marker alone. Whether a batch is missing cannot be told
-    # then. UNKNOWN_PRODUCER_ID says so, and clients count anew, or abort the transaction and go on (KIP-360); librdkafka
-    # would end at the other error.
     if (code == OUT_OF_ORDER_SEQUENCE_NUMBER and info.base_sequence <= lowest_sequence
             and p.log_start_offset > 0 and producers_ended_without_batches(p.producers, info)):
+        # The log has lost its beginning: whether a batch is missing cannot be told. By this error clients count anew,
+        # or abort the transaction and go on (KIP-360). librdkafka ends at the other one.
         return UNKNOWN_PRODUCER_ID
     return code
