@@ -290,6 +290,8 @@ class Simulation:
         for node_id, broker in self.brokers.items():
             if broker.life is None:
                 yield f"broker {node_id} is down"
+            elif broker.life.is_stopping:
+                yield f"broker {node_id} is stopping"
         for topic, assignment in self.topics().items():
             if any(assignment.adding.values()) or any(assignment.removing.values()):
                 yield f"replicas of {topic} are still changed"
@@ -336,7 +338,7 @@ class Simulation:
                         yield f"broker {node_id} is {log.state.role} of {log.topic_partition}, and no replica"
 
     def is_whole(self) -> bool:
-        """Every partition has a leader, its full ISR and equal logs."""
+        """Every broker is there to stay, and every partition has a leader, its full ISR and equal logs."""
         return next(self._problems(), None) is None and any(True for _ in self.partitions())
 
     def _unfinished(self) -> Iterator[str]:
