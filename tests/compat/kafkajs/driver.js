@@ -38,14 +38,26 @@ function fingerprint(key, value, headers) {
   return digest.digest().readBigUInt64BE(0);
 }
 
+async function partitionsOf(topic) {
+  const client = kafka.admin();
+  await client.connect();
+  const { topics } = await client.fetchTopicMetadata({ topics: [topic] });
+  await client.disconnect();
+  return topics[0].partitions.map((each) => each.partitionId);
+}
+
 async function produce() {
   const producer = kafka.producer({ allowAutoTopicCreation: false, ...(a.idempotent ? { idempotent: true, maxInFlightRequests: 1 } : {}) });
   await producer.connect();
+  // It notes by broker what was sent. Where a partition's leader moves to a broker that has answered for the same send,
+  // the partition's records are never sent, and count as acknowledged. So an idempotent send is for one partition.
+  const partitions = a.idempotent ? await partitionsOf(a.topic) : [undefined];
   let acked = 0;
   let total = 0n;
   for (let first = a.first; first < a.first + a.count; first += 1000) {
     const messages = [];
-    for (let i = first; i < Math.min(first + 1000, a.first + a.count); i++) messages.push(record(i));
+    const partition = partitions[Math.floor(first / 1000) % partitions.length];
+    for (let i = first; i < Math.min(first + 1000, a.first + a.count); i++) messages.push({ ...record(i), partition });
     await producer.send({ topic: a.topic, acks: a.acks, compression: TYPES[a.codec], messages });
     acked += messages.length;
     for (const m of messages) total = (total + fingerprint(m.key, m.value, m.headers)) & MASK;
