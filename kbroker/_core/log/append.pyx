@@ -16,9 +16,8 @@ from kbroker._core.log.pending_index cimport (
     add_index_entry, add_time_entry, index_count, is_pending_full, spill_indexes, time_index_count,
 )
 from kbroker._core.log.producers cimport (
-    ended_t, producers_check, producers_check_marker, producers_end, producers_ended_without_batches,
-    producers_first_undecided, producers_foresee_end, producers_has_batches, producers_in_transaction,
-    producers_is_fenced, producers_remember, remembered_batch_t,
+    ended_t, producers_check, producers_check_marker, producers_end, producers_first_undecided, producers_foresee_end,
+    producers_has_batches, producers_in_transaction, producers_is_fenced, producers_remember, remembered_batch_t,
 )
 from kbroker._core.log.replicas cimport note_ended, replicas_advance, replicas_refuse
 from kbroker._core.log.verifications cimport (
@@ -26,7 +25,7 @@ from kbroker._core.log.verifications cimport (
 )
 from kbroker._core.wire.error_codes cimport (
     INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_PRODUCER_ID, UNKNOWN_SERVER_ERROR,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
 )
 from kbroker._core.wire.layout cimport ATTRIBUTE_TRANSACTIONAL, INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from kbroker._core.wire.record_batch cimport (
@@ -363,12 +362,11 @@ cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *ap
                         remembered_batch_t *duplicate) noexcept nogil:
     """Check the batch of a producer, or a marker, as `producers_check` and `producers_check_marker` do.
 
-    Returns what they return, NEEDS_VERIFICATION, or UNKNOWN_PRODUCER_ID.
+    Returns what they return, or NEEDS_VERIFICATION.
     """
     cdef verification_t *asked = NULL
     cdef bint verified = True
     cdef int32_t lowest_sequence = INT32_MAX
-    cdef int code
     if appender.marker != NULL:
         return producers_check_marker(p.producers, info, appender.marker)
     if p.verifications.count and info.producer_id >= 0:
@@ -384,10 +382,5 @@ cdef int check_producer(partition_t *p, batch_info_t *info, const appender_t *ap
                 and not producers_is_fenced(p.producers, info.producer_id, info.producer_epoch)
                 and not producers_in_transaction(p.producers, info.producer_id, info.producer_epoch)):
             return NEEDS_VERIFICATION
-    code = producers_check(p.producers, info, appender.origin, verified, lowest_sequence, duplicate)
-    if (code == OUT_OF_ORDER_SEQUENCE_NUMBER and info.base_sequence <= lowest_sequence
-            and p.log_start_offset > 0 and producers_ended_without_batches(p.producers, info)):
-        # The log has lost its beginning: whether a batch is missing cannot be told. By this error clients count anew,
-        # or abort the transaction and go on (KIP-360). librdkafka ends at the other one.
-        return UNKNOWN_PRODUCER_ID
-    return code
+    return producers_check(p.producers, info, appender.origin, verified, lowest_sequence, p.log_start_offset > 0,
+                           duplicate)

@@ -78,7 +78,7 @@ cdef class ProducerTable:
         cdef batch_info_t info
         cdef remembered_batch_t known
         fill(&info, producer_id, epoch, base_sequence, record_count, transactional)
-        cdef int code = producers_check(self.table, &info, origin, verified, lowest_sequence, &known)
+        cdef int code = producers_check(self.table, &info, origin, verified, lowest_sequence, False, &known)
         if code == 1:
             return 0, (known.last_offset - known.offset_delta, known.last_offset, known.timestamp)
         return code, None

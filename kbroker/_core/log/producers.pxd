@@ -60,18 +60,16 @@ cdef void producers_free(producers_t *table) noexcept nogil
 # Whether a batch may be appended. Returns 0: append it; 1: it is a duplicate, and `duplicate` is the batch of the first
 # append; else a Kafka error code. Always 0 for a batch without a producer id. `verified`: the coordinator has confirmed
 # the transaction that begins with this batch. `lowest_sequence`: the lowest sequence among the batches that were sent
-# and not appended yet, INT32_MAX when there is none. After 0 there is room in the table: producers_remember cannot
-# fail.
+# and not appended yet, INT32_MAX when there is none. `begins_later`: records at the log's beginning are gone. After 0
+# there is room in the table: producers_remember cannot fail.
 cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, bint verified, int32_t lowest_sequence,
-                         remembered_batch_t *duplicate) noexcept nogil
+                         bint begins_later, remembered_batch_t *duplicate) noexcept nogil
 # Whether a marker may be appended: 0, or a Kafka error code. After 0 there is room: producers_end cannot fail.
 cdef int producers_check_marker(producers_t *table, batch_info_t *info, const marker_t *marker) noexcept nogil
 # Whether the producer has an open transaction of exactly this epoch in the partition.
 cdef bint producers_in_transaction(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
 # Whether a batch or marker of the producer with an epoch above `epoch` was appended here.
 cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t epoch) noexcept nogil
-# Whether a marker of the batch's epoch is all that is known of its producer.
-cdef bint producers_ended_without_batches(producers_t *table, const batch_info_t *info) noexcept nogil
 # Whether a batch of the producer is remembered.
 cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil
 # Remember an appended batch that is not a control batch. Returns 0, or -1 when memory is out.

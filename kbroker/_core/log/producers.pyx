@@ -240,12 +240,6 @@ cdef bint producers_is_fenced(producers_t *table, int64_t producer_id, int16_t e
     return producer != NULL and epoch < producer.epoch
 
 
-cdef bint producers_ended_without_batches(producers_t *table, const batch_info_t *info) noexcept nogil:
-    cdef producer_t *producer = find(table, info.producer_id)
-    return (producer != NULL and producer.epoch == info.producer_epoch and producer.batch_count == 0
-            and producer.transaction_first_offset == -1)
-
-
 cdef bint producers_has_batches(producers_t *table, int64_t producer_id) noexcept nogil:
     cdef producer_t *producer = find(table, producer_id)
     return producer != NULL and producer.batch_count > 0
@@ -290,7 +284,7 @@ cdef bint is_next(const producer_t *producer, const batch_info_t *info) noexcept
 
 
 cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, bint verified, int32_t lowest_sequence,
-                         remembered_batch_t *duplicate) noexcept nogil:
+                         bint begins_later, remembered_batch_t *duplicate) noexcept nogil:
     cdef producer_t *producer
     cdef bint is_transactional = info.attributes & ATTRIBUTE_TRANSACTIONAL != 0
     if info.producer_id < 0:
@@ -307,10 +301,14 @@ cdef int producers_check(producers_t *table, batch_info_t *info, int8_t origin, 
         return INVALID_PRODUCER_EPOCH
     if is_transactional and not verified and not producers_in_transaction(table, info.producer_id, info.producer_epoch):
         return INVALID_TXN_STATE
+    if origin == FROM_CLIENT and info.base_sequence > lowest_sequence:
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
     # KIP-360: an unknown producer may start with any sequence; its state may have expired here.
-    if origin == FROM_CLIENT and (
-        info.base_sequence > lowest_sequence or (producer != NULL and not is_next(producer, info))
-    ):
+    if origin == FROM_CLIENT and producer != NULL and not is_next(producer, info):
+        # Where a marker alone is left of the epoch, nobody can tell whether a batch is missing. By UNKNOWN_PRODUCER_ID
+        # clients count anew, or abort the transaction and go on. librdkafka ends at the other error.
+        if begins_later and producer.batch_count == 0 and producer.epoch == info.producer_epoch:
+            return UNKNOWN_PRODUCER_ID
         return OUT_OF_ORDER_SEQUENCE_NUMBER
     if producer != NULL and producer.transaction_first_offset != -1 and not is_transactional:
         return INVALID_TXN_STATE
