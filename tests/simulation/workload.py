@@ -271,13 +271,14 @@ class Transactions(Client):
             self.call(leader, request, lambda answer: answered(leader, answer))
 
         def answered(leader: int, answer: Any) -> None:
-            if isinstance(answer, Failure) or answer[0] not in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                if not isinstance(answer, Failure) and answer[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            code = None if isinstance(answer, Failure) else answer[0]
+            if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                self.simulation.producer_unknown(at, topic_id, leader, values[0])
+                done(False)
+                return
+            if code not in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     self.simulation.out_of_order(at, topic_id, leader, values[0])
-                elif not isinstance(answer, Failure) and answer[0] == ErrorCode.UNKNOWN_PRODUCER_ID:
-                    self.simulation.producer_unknown(at, topic_id, leader, values[0])
-                    done(False)
-                    return
                 self.refresh()
                 self.after(BACKOFF, send)
                 return
