@@ -180,6 +180,7 @@ class ReplicatedPartitions:
             results = {topic_partition: self._refusal(role) for topic_partition, role in told.items()}
             accepted = [role for role in told.values() if not results[role.topic_partition] and not self._is_late(role)]
             self._fetchers.stop([role.topic_partition for role in accepted])
+            self._logs.expect([role.topic_partition for role in accepted if not role.is_new])
             leads = [role for role in accepted if role.leader == self._node_id]
             follows = [role for role in accepted if role.leader != self._node_id]
             results |= {role.topic_partition: self._lead(role) for role in leads}

@@ -108,6 +108,10 @@ class LogHost(Protocol):
     """The logs on this broker's disks."""
 
     def get(self, topic_partition: TopicPartition) -> ReplicaLog | None: ...
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Note durably which of these logs are lost, before they are made anew: they should be there."""
+        ...
+
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> ReplicaLog:
         """Return the partition's log, made if there is none.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from kbroker.cluster.image import Topic
@@ -40,6 +40,9 @@ class MemberPartitions:
     def get(self, topic_partition: TopicPartition) -> Log | None:
         log = self._logs.get(topic_partition)
         return None if log is None or log.state.state == "deleted" else log
+
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        self._logs.expect(topic_partitions)
 
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> Log:
         log = self._logs.get(TopicPartition(topic, partition_id))

@@ -284,6 +284,8 @@ class Log(LogReplica):
         if promised == NO_PROMISE:
             return
         end_offset = loaded.log_end_offset
+        if promised == NEVER and end_offset > 0:
+            promised = 0  # a log in place of a lost one is empty until it is made good
         if end_offset < promised:
             logger.error(
                 "%s ends at offset %d, and was committed up to %s: this replica leads only if no other one can",

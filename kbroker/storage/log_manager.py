@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from uuid import UUID
 
@@ -83,6 +83,8 @@ class LogManager:
         self._on_directory_failed: DirectoryFailed | None = None
         self._homes: list[OpenDirectory] = []
         self._logs: dict[TopicPartition, Log] = {}
+        self._lost: set[TopicPartition] = set()
+        """Logs that should be there and are not, until they are made anew."""
         self._open_segments = OpenSegments(options.max_open_segments)
         self._scheduler = Scheduler(self._clock, "log-cleaner")
         self._removals = Removals(self._fs, self._scheduler)
@@ -158,7 +160,7 @@ class LogManager:
                     self._directories.leave_out(path, error)
             self._directories.refuse_if_none_is_left()
             for path, reason in self._directories.left_out.items():
-                home = OpenDirectory(self._fs, path, 0, self._lock, is_member=self._context.is_member)
+                home = OpenDirectory(self._fs, path, 0, self._lock, self._lost, is_member=self._context.is_member)
                 home.directory.fail(reason)
                 self._homes.append(home)
             copies: list[tuple[OpenDirectory, str]] = []
@@ -181,7 +183,7 @@ class LogManager:
 
     def _open_home(self, path: str, node_id: int, cluster_id: str) -> OpenDirectory:
         home = OpenDirectory(
-            self._fs, path, self.options.flusher_threads, self._lock, is_member=self._context.is_member
+            self._fs, path, self.options.flusher_threads, self._lock, self._lost, is_member=self._context.is_member
         )
         home.open(node_id, cluster_id)
         home.directory.set_on_offline(lambda reason: self._directory_failed(home))
@@ -345,6 +347,10 @@ class LogManager:
         if the log has another topic id, StorageFailed if the log cannot be made.
         """
         topic_partition = TopicPartition(topic, partition_id)
+        if is_new:
+            self._forget_lost(topic_partition)
+        elif self._context.is_member:
+            self.expect((topic_partition,))
         for home in self._homes:
             if home.may_mistake(topic_partition) and not home.directory.is_offline:
                 try:
@@ -363,15 +369,41 @@ class LogManager:
                     home, found = self._settle_stray(stray, topic_partition, topic_id, options)
                     if found is not None:
                         return self._add(home, found)
-                home = self._offline_home_of_old(is_new) or self.moves.preferred(topic_partition) or self._emptiest()
+                offline = None if is_new else self._offline_home
+                home = offline or self.moves.preferred(topic_partition) or self._emptiest()
+                is_lost = self._context.is_member and not is_new and not home.directory.is_offline
+                if is_lost and not home.has_noted_lost((topic_partition,)):
+                    raise StorageFailed(f"{topic_partition} is lost, and {home.path} cannot note that")
                 make = Log if home.directory.is_offline else Log.create
                 path = f"{home.path}/{topic_partition}"
                 log = make(path, topic_partition, topic_id, options, home.directory, self._context)
-                if self._context.is_member and not is_new and not home.directory.is_offline:
+                if is_lost:
                     log.note_lost()
+                    self._lost.discard(topic_partition)
                 return self._add(home, log)
             except OSError as error:
                 raise StorageFailed(f"{topic_partition} cannot be created: {error}") from error
+
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Note durably which of these logs are lost: they should be there. `create` then makes them anew.
+
+        All of them are noted by one write. A directory that refuses it is logged, and `create` makes no log in it. If
+        a directory is offline, all logs that are not found are taken to be in it.
+        """
+        if self._offline_home is not None:
+            return
+        with self._lock:
+            lost = [each for each in topic_partitions if each not in self._logs and each not in self.strays]
+            self._lost.update(lost)
+        if not all(home.has_noted_lost(lost) for home in self._homes):
+            self.write_high_watermarks()
+
+    def _forget_lost(self, topic_partition: TopicPartition) -> None:
+        with self._lock:
+            if topic_partition in self._lost:
+                self._lost.remove(topic_partition)
+                for home in self._homes:
+                    home.remove(topic_partition)
 
     def _settle_stray(
         self, path: str, topic_partition: TopicPartition, topic_id: UUID, options: LogOptions
@@ -389,8 +421,9 @@ class LogManager:
         self._fs.rename(path, target)
         return home, None
 
-    def _offline_home_of_old(self, is_new: bool) -> OpenDirectory | None:
-        return None if is_new else next((home for home in self._homes if home.directory.is_offline), None)
+    @property
+    def _offline_home(self) -> OpenDirectory | None:
+        return next((home for home in self._homes if home.directory.is_offline), None)
 
     def _emptiest(self) -> OpenDirectory:
         online = [home for home in self._homes if not home.directory.is_offline]

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from kbroker._core.log.directory import LogDirectory
@@ -29,10 +29,20 @@ logger = logging.getLogger("kbroker.storage")
 class OpenDirectory:
     """One log directory. `lock` is the log manager's lock: the manager adds and removes logs.
 
+    `lost`: the logs that are lost and not made anew yet, in this directory or another. The manager changes it.
     `is_member`: the broker is a member of a cluster, so high watermarks are behind the logs' ends.
     """
 
-    def __init__(self, fs: FileSystem, path: str, flusher_threads: int, lock: threading.RLock, *, is_member: bool):
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        flusher_threads: int,
+        lock: threading.RLock,
+        lost: Collection[TopicPartition] = (),
+        *,
+        is_member: bool,
+    ):
         self.path = path
         self.directory = LogDirectory(path)
         self.flushers = Flushers(self.directory, flusher_threads)
@@ -42,6 +52,7 @@ class OpenDirectory:
         self._fs = fs
         self._is_member = is_member
         self._lock = lock
+        self._lost = lost
         self._logs: dict[TopicPartition, Log] = {}
         self._departed: set[TopicPartition] = set()
         """Logs that are gone and may still be in the checkpoints."""
@@ -218,7 +229,7 @@ class OpenDirectory:
             self._store(checkpoints.RECOVERY_POINTS, points)
             for log in logs:
                 log.written_recovery_point = points[log.topic_partition]
-            self._store_high_watermarks(logs)
+            self._store_high_watermarks()
             self._store_start_offsets(logs, busy)
             self.cleaned.keep_only(points)
             self._departed -= departed
@@ -239,10 +250,18 @@ class OpenDirectory:
     def write_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint: up to where each log is replicated. Raises OSError."""
         with self._checkpoint_lock:
-            self._store_high_watermarks(self.logs())
+            self._store_high_watermarks()
 
-    def _store_high_watermarks(self, logs: list[Log]) -> None:
-        marks = {log.topic_partition: log.checkpointed_high_watermark for log in logs}
+    def has_noted_lost(self, topic_partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether replication-offset-checkpoint says of all these partitions that their logs are lost."""
+        stored = self._stored_high_watermarks or {}
+        return all(stored.get(each) == NEVER for each in topic_partitions)
+
+    def _store_high_watermarks(self) -> None:
+        with self._lock:
+            marks = dict.fromkeys(self._lost, NEVER)
+            logs = list(self._logs.values())
+        marks |= {log.topic_partition: log.checkpointed_high_watermark for log in logs}
         if marks != self._stored_high_watermarks:
             self._store(checkpoints.HIGH_WATERMARKS, marks)
             self._stored_high_watermarks = marks

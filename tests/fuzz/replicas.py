@@ -6,7 +6,7 @@ Control requests carry no proof of who sends them, and a leader may be damaged: 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -184,6 +184,9 @@ class _Logs:
     def get(self, topic_partition: TopicPartition) -> Log | None:
         log = self.manager.get(topic_partition)
         return None if log is None or log.state.state == "deleted" else log
+
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        self.manager.expect(topic_partitions)
 
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> Log:
         return self.manager.create(topic, topic_id, partition_id, LogOptions(file_delete_delay_ms=0), is_new=is_new)

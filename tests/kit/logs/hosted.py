@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -24,6 +25,9 @@ class HostedLogs:
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self.manager.get(topic_partition)
+
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        pass
 
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> Log:
         return self.manager.create(topic, topic_id, partition_id, self.options)  # tests do not say what is new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -120,6 +120,9 @@ class ModelLogs:
 
     def get(self, topic_partition: TopicPartition) -> ModelLog | None:
         return self.logs.get(topic_partition)
+
+    def expect(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        pass
 
     def open_or_create(self, topic: str, topic_id: UUID, partition_id: int, *, is_new: bool) -> ModelLog:
         topic_partition = TopicPartition(topic, partition_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from kbroker.errors import KbrokerError
 from kbroker.fs import RealFileSystem
+from kbroker.model import TopicPartition
 from kbroker.storage import checkpoints, file_names
 from kbroker.storage.log import Log
 from kbroker.storage.log_manager import LogManager
@@ -144,14 +146,71 @@ def test_a_log_in_place_of_one_that_should_be_there_lacks_everything(member: Mem
     log = member.create(is_new=False)
     log.open()
     assert not log.is_complete
-    fill(log, 0, 5, 3)
     assert member.stored_high_watermark() == NEVER
     member.kill()
     member.start()
     member.log.open()
     assert (member.log.is_complete, member.log.high_watermark) == (False, 0)
     member.log.mend()
-    assert member.log.log_end_offset == 5
+    assert member.log.is_complete
+
+
+def test_that_a_log_was_lost_is_known_before_it_is_made_anew(member: Member) -> None:
+    member.create(is_new=False)
+    member.kill()
+    member.start()
+    member.log.open()
+    assert not member.log.is_complete
+
+
+def test_lost_logs_are_noted_together(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, _ = TOPIC_PARTITION
+    lost = [TopicPartition(topic, each) for each in range(20)]
+    member.manager.expect(lost)
+    assert checkpoints.load_offsets(RealFileSystem(), f"{member.path}/{checkpoints.HIGH_WATERMARKS}") == dict.fromkeys(
+        lost, NEVER
+    )
+    monkeypatch.setattr(checkpoints, "store_offsets", None)
+    for each in lost:
+        assert not member.manager.create(topic, TOPIC_ID, each.partition_id, OPTIONS, is_new=False).is_complete
+
+
+def test_a_log_is_not_made_in_place_of_a_lost_one_where_that_cannot_be_noted(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as context:
+        context.setattr(checkpoints, "store_offsets", refuse)
+        with pytest.raises(KbrokerError, match=r"is lost, and .* cannot note that"):
+            member.create(is_new=False)
+    assert member.manager.get(TOPIC_PARTITION) is None
+    assert not member.create(is_new=False).is_complete
+
+
+def test_a_new_log_is_not_taken_for_a_lost_one_of_the_same_name(member: Member) -> None:
+    member.manager.expect([TOPIC_PARTITION])
+    member.create()
+    member.kill()
+    member.start()
+    member.log.open()
+    assert member.log.is_complete
+
+
+def test_a_lost_log_that_was_made_good_is_complete_although_no_checkpoint_says_so(member: Member) -> None:
+    member.create(is_new=False)
+    member.log.mend()
+    fill(member.log, 0, 20, 18)
+    member.kill()
+    member.start()
+    member.log.open()
+    assert (member.log.log_end_offset, member.log.is_complete, member.log.high_watermark) == (20, True, 0)
+    member.kill()
+    member.flip(9)
+    member.start()
+    member.log.open()
+    assert (member.log.log_end_offset, member.log.is_complete) == (9, False), "what was cut off may be committed"
 
 
 @pytest.mark.parametrize("offset", [0, 9, 19])
