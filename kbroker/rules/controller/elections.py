@@ -67,9 +67,12 @@ def _offline(
     leader = next((each for each in online if each in state.isr), None)
     if leader is not None:
         return Elected(led_by(state, leader, context.online_of(state.isr, partition)), online)
-    if not allows_unclean or not online:
+    # A replica whose removal waits for its turn is not one of the partition's any more.
+    staying = context.stored_assignment(partition).replicas
+    unclean = next((each for each in online if each in staying), None) if allows_unclean else None
+    if unclean is None:
         return None
-    return Elected(led_by(state, online[0], (online[0],))._replace(recovery=RECOVERING), online, is_unclean=True)
+    return Elected(led_by(state, unclean, (unclean,))._replace(recovery=RECOVERING), online, is_unclean=True)
 
 
 def led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

@@ -352,6 +352,23 @@ def test_a_cancel_that_waits_is_taken_back_when_the_isr_moves_out_meanwhile(movi
     assert moving.ask(ListReassignments(None)).keys() == {last}
 
 
+def test_a_replica_whose_removal_waits_is_not_elected_uncleanly(moving: ControlCluster) -> None:
+    moving.settle()
+    last = MOVED[-1]
+    moving.unclean.add(last.topic)
+    begin(moving, dict.fromkeys(MOVED))
+    assert not moving.assignment(last.topic).adding
+    for node_id in (3, 2):
+        moving.kill(node_id)
+        moving.expire(node_id)
+    moving.settle()
+    assert moving.assignment(last.topic).replicas[last.partition_id] == (2, 3)
+    assert moving.state(*last).leader == -1
+    moving.start(3)
+    moving.settle()
+    assert moving.state(*last)[:3:2] == (3, (3,))
+
+
 def test_a_topic_that_somebody_has_removed_is_not_moved(cluster: ControlCluster) -> None:
     make(cluster, 2, 1)
 
