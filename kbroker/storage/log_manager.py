@@ -21,7 +21,7 @@ from kbroker._core.log.producers import limit_memory
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
-from kbroker.model import NO_LEADER_EPOCH, TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, NO_UUID, TopicPartition
 from kbroker.storage import checkpoints, file_names
 from kbroker.storage import directory as directories
 from kbroker.storage.cleaner import LogCleaner
@@ -344,7 +344,7 @@ class LogManager:
 
         `is_new=False`: the partition should have a log already. If a directory is offline, the log is assumed to be in
         it, and is offline too; else a new log of a member is not complete. Raises ProtocolError (INCONSISTENT_TOPIC_ID)
-        if the log has another topic id, StorageFailed if the log cannot be made.
+        if the log has another topic id, both being known; StorageFailed if the log cannot be made.
         """
         topic_partition = TopicPartition(topic, partition_id)
         if is_new:
@@ -360,7 +360,7 @@ class LogManager:
         with self._lock:
             log = self._logs.get(topic_partition)
             if log is not None:
-                if log.topic_id != topic_id:
+                if log.topic_id != topic_id and NO_UUID not in (log.topic_id, topic_id):
                     raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has id {log.topic_id}")
                 return log
             stray = self.strays.pop(topic_partition, None)

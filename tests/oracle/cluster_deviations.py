@@ -128,7 +128,8 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. It looks at "
         "the members' registrations once more before it writes. A change of another broker, or with who is no replica "
         "or nobody, is INVALID_REQUEST. Kafka in ZooKeeper mode, where epochs are -1, looks only at whether the "
-        "brokers are registered: one that is not is INELIGIBLE_REPLICA.",
+        "brokers are registered: one that is not is INELIGIBLE_REPLICA. So is a replica here that a reassignment removes, "
+        "while the removal waits for its turn among many.",
         "A replica that came back with an empty disk must not be let in by what it had before.",
         "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
     ),
@@ -242,6 +243,32 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "There is such a topic, and some clients give up when they are told that there is none.",
         "tests/unit/server/handlers/test_metadata.py::"
         "test_a_topic_that_the_controller_has_not_told_of_yet_is_not_missing",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: topic ids",
+        "A replica that this broker has not any more, by UpdateMetadata or because the topic is not in ZooKeeper, is "
+        "stopped. When a topic of the same name gives this broker a role, the log that was left is deleted. In Kafka "
+        "the replica goes on, and the new topic's role is INCONSISTENT_TOPIC_ID.",
+        "The broker was away when it should have been told to stop; nobody tells it later.",
+        "tests/unit/replication/test_roles.py::"
+        "test_a_topic_that_was_made_again_while_this_broker_was_away_gets_its_log",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr: a topic that gets an id",
+        "A log that was made without a topic id takes roles of a topic with one, but has the id only from the broker's "
+        "next start on. Until then a Fetch by id does not find it. In Kafka the log gets the id at once.",
+        "A topic has no id only if a tool from before Kafka 2.8 has written it into ZooKeeper, and only until a "
+        "controller gives it one.",
+        "tests/unit/storage/test_log_manager.py::test_a_log_is_that_of_a_topic_whose_id_is_not_known",
+    ),
+    OtherDeviation(
+        "LeaderAndIsr, UpdateMetadata: what cannot be",
+        "A role in a partition with an impossible name or a negative number is INVALID_TOPIC_EXCEPTION. UpdateMetadata "
+        "passes over partitions with such names, and over numbers that would leave too many gaps; a security protocol "
+        "that nobody knows is INVALID_REQUEST. Kafka takes the names and numbers as they are.",
+        "A name becomes a directory, and a number the length of a list.",
+        "tests/unit/replication/test_roles.py::"
+        "test_a_role_in_a_partition_that_cannot_be_makes_no_log_and_the_others_are_taken",
     ),
     OtherDeviation(
         "LeaderAndIsr: a disk that refuses a role",

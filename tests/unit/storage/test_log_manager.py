@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.errors import ErrorCode, ProtocolError, StorageFailed
 from kbroker.fs import RealFileSystem
-from kbroker.model import TopicPartition
+from kbroker.model import NO_UUID, TopicPartition
 from kbroker.storage import checkpoints
 from kbroker.storage.directory import CLEAN_MARK, DirectoryInUse, WrongDirectory
 from kbroker.storage.log_manager import LogManager
@@ -256,6 +256,17 @@ def test_checkpoints_are_in_the_text_form_of_kafka(broker: Broker, tmp_path: Pat
     )
     meta = (directory / "meta.properties").read_text().splitlines()
     assert {"broker.id=1", "cluster.id=c", "version=0"} <= set(meta)
+
+
+@pytest.mark.parametrize(("first", "then"), [(TOPIC_ID, NO_UUID), (NO_UUID, TOPIC_ID)])
+def test_a_log_is_that_of_a_topic_whose_id_is_not_known(broker: Broker, first: UUID, then: UUID) -> None:
+    logs = broker.start()
+    log = logs.create("orders", first, 0, OPTIONS)
+    assert logs.create("orders", then, 0, OPTIONS) is log
+    assert log.topic_id == first
+    if first != NO_UUID:
+        with pytest.raises(ProtocolError):
+            logs.create("orders", UUID(int=9), 0, OPTIONS)
 
 
 def test_a_leader_epoch_is_known_before_the_log_is_open(broker: Broker) -> None:
