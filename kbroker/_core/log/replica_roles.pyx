@@ -82,8 +82,9 @@ cdef class ReplicaRoles(SegmentIndexes):
         """Lead in `leader_epoch`. Return the log end offset, where the epoch begins if the log does not have it yet.
 
         `followers`: the broker epochs (-1: unknown) of the other replicas by node id. `in_sync`: the node ids of the
-        committed ISR. A leader that stays one in a new epoch keeps what it knows of its followers, and acks go on
-        waiting.
+        committed ISR. A leader that stays one in the next epoch keeps what it knows of its followers, and acks go on
+        waiting. They also do in a later epoch, but of its followers the leader knows nothing: another one may have led
+        in between, and have had them cut their logs.
         """
         cdef partition_t *p = self.p
         cdef int32_t count = <int32_t>len(followers)
@@ -94,6 +95,7 @@ cdef class ReplicaRoles(SegmentIndexes):
         cdef int64_t end = 0
         cdef int32_t i = 0
         cdef bint is_new
+        cdef bint is_next
         if fresh == NULL:
             raise MemoryError
         try:
@@ -113,6 +115,7 @@ cdef class ReplicaRoles(SegmentIndexes):
             mutex_lock(&p.append_lock)
             mutex_lock(&p.lock)
             is_new = p.role != ROLE_LEADER
+            is_next = leader_epoch - 1 <= p.leader_epoch
             end = p.log_end_offset
             if is_new or leader_epoch != p.leader_epoch:
                 epochs = <epoch_t *>malloc(<size_t>(p.epoch_count + 1) * sizeof(epoch_t))
@@ -124,7 +127,7 @@ cdef class ReplicaRoles(SegmentIndexes):
                     known = find_follower(p, f.node_id)
                     if known == NULL:
                         continue
-                    if not f.in_sync or f.broker_epoch > known.broker_epoch >= 0:
+                    if not f.in_sync or not is_next or f.broker_epoch > known.broker_epoch >= 0:
                         # What it has now is known when it fetches: it may have come back with an emptied disk.
                         f.live = f.live or known.live
                         continue

@@ -44,7 +44,8 @@ ctypedef struct fetch_position_t:
 # OFFSET_OUT_OF_RANGE if the epoch is not known here. The log is open.
 cdef int replicas_check_position(partition_t *p, fetch_position_t *at) noexcept nogil
 # The same for the fetch of a follower, which is noted if `is_noted`, nothing diverges, and the offset is in the log:
-# the follower has everything below the offset, and its log begins at `log_start_offset`. The high watermark moves if it
+# the follower has everything below the offset, and its log begins at `log_start_offset`. It is not noted while the
+# follower may have other records than those that were deleted here. The high watermark moves if it
 # can, and fetches and acks that waited for it are told. `now_ms` is monotonic. Returns 0, or the error code to answer:
 # NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH if the node is none of the replicas, OFFSET_OUT_OF_RANGE.
 cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, fetch_position_t *at,

@@ -56,10 +56,20 @@ cdef int replicas_serve(partition_t *p, int32_t node_id, int64_t broker_epoch, f
         code = check_position(p, at)
     if code == 0 and at.diverging_epoch < 0 and not p.log_start_offset <= at.offset <= p.log_end_offset:
         code = OFFSET_OUT_OF_RANGE
-    if code == 0 and at.diverging_epoch < 0 and is_noted:
+    if code == 0 and at.diverging_epoch < 0 and is_noted and not is_incomparable(p, at, log_start_offset):
         note(p, f, broker_epoch, at.offset, log_start_offset, replica_clock(p, now_ms))
     mutex_unlock(&p.lock)
     return code
+
+
+cdef bint is_incomparable(partition_t *p, const fetch_position_t *at, int64_t log_start_offset) noexcept nogil:
+    """Return whether a follower may have other records than were deleted here (`lock` held).
+
+    Its newest epoch is older than all that this log still knows, and its log begins before this one. When it has heard
+    where this log begins, such records are gone.
+    """
+    return (log_start_offset < p.log_start_offset and p.epoch_count > 0
+            and 0 <= at.last_fetched_epoch < p.epochs[0].epoch)
 
 
 cdef int check_position(partition_t *p, fetch_position_t *at) noexcept nogil:

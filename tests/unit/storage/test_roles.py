@@ -83,6 +83,41 @@ def test_what_a_follower_had_before_it_was_registered_anew_counts_no_more_in_the
     assert (follower.log_end_offset, follower.broker_epoch) == (known_end, max(registered_as, 70))
 
 
+@pytest.mark.parametrize(("epoch", "committed"), [(3, 2), (4, 2), (5, 0)])
+def test_what_a_follower_had_counts_no_more_if_another_broker_may_have_led_since(
+    home: LogHome, epoch: int, committed: int
+) -> None:
+    """A leader that has missed an epoch: in it, the follower may have been told to cut its log."""
+    log = home.create()
+    log.lead(3, {2: -1}, [1, 2])
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    log.state.set_in_sync([1], [1])
+    assert fetched(log, 2, 2) is ErrorCode.NONE
+    log.lead(epoch, {2: -1}, [1, 2])
+    assert log.high_watermark == committed
+    assert fetched(log, 2, 1) is ErrorCode.NONE
+    assert log.high_watermark == max(committed, 1)
+
+
+def test_a_follower_from_before_all_that_the_leader_knows_is_in_sync_once_its_log_begins_where_the_leaders_does(
+    home: LogHome,
+) -> None:
+    """It was the leader, and others have deleted what they wrote in place of its last records."""
+    log = home.create()
+    log.lead(3, {2: -1}, [1])
+    log.append(batch_of([b"a", b"b"]), wait=False, acks=1)
+    log.state.set_in_sync([1], [1])
+    fetched(log, 2, 2)
+    log.lead(4, {2: -1}, [1, 2])
+    fetched(log, 2, 2)
+    log.delete_records_before(2)
+    log.lead(5, {2: -1}, [1])
+    for start, known_end in ((1, -1), (2, 2)):
+        assert log.state.serve_follower(2, -1, 2, 3, start, 1000) == (0, (-1, -1))
+        (follower,) = log.state.followers()
+        assert follower.log_end_offset == known_end
+
+
 def test_followers_and_stopped_replicas_take_no_append(home: LogHome) -> None:
     log = home.create()
     log.follow(1)
