@@ -68,7 +68,7 @@ class Writer:
     topic: str
     settings: dict[str, object]
     bears_unknown: bool = False
-    """Whether the topic may be called unknown for a moment: its records are refused then."""
+    """Whether the topic may be called unknown for a moment: its records are refused then, and those that wait fail."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
     """How many records failed, by what was said of them."""
@@ -119,7 +119,8 @@ class Writer:
         of_partition.numbers.append(int(message.value().split(b":")[1]))
 
     def _is_borne(self, error: KafkaError) -> bool:
-        return self.bears_unknown and error.code() == KafkaError._UNKNOWN_TOPIC
+        # librdkafka forgets the partitions of such a topic, and says _DESTROY of what waits for them.
+        return self.bears_unknown and error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError._DESTROY)
 
     def newest_acknowledged(self, partition: int) -> dict[int, tuple[int, int]]:
         """Return the newest acknowledged record of each key: number and offset."""
