@@ -151,9 +151,9 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
     ),
     OtherDeviation(
         "The controller: brokers that came back while there was none",
-        "A new controller puts out of an ISR who has registered since it was written, unless all of its members have; "
-        "also who is no replica. A leader that has come back, and leads on, does so in a new leader epoch. Kafka "
-        "leaves them there, and may leave the lead with one of them, in the same epoch.",
+        "A new controller puts out of an ISR who has registered since it was written, unless all of its members that "
+        "are online have; also who is no replica. A leader that has come back, and leads on, does so in a new leader "
+        "epoch. Kafka leaves them there, and may leave the lead with one of them, in the same epoch.",
         "A power cut or a new disk may have taken records from it. Records that it writes in the same epoch in their "
         "place could not be told from them.",
         "tests/unit/cluster/test_controller.py::test_a_leader_that_came_back_while_there_was_no_controller_does_not_lead_on",

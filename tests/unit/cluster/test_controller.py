@@ -147,13 +147,18 @@ def test_a_new_controller_takes_out_of_isrs_who_has_died_before_it_was_elected(c
     assert cluster.state("t", 3)[:3] == (-1, 1, (3,)), "the last member stays: it has everything"
 
 
-def come_back(cluster: ControlCluster, *node_ids: int) -> None:
-    """Let brokers end and register again while there is no controller; the controller, broker 1, ends too."""
+def come_back(cluster: ControlCluster, *node_ids: int, declining: bool = False) -> None:
+    """Let brokers end and register again while there is no controller; the controller, broker 1, ends too.
+
+    `declining`: they refuse every role of t-0 from then on.
+    """
     cluster.kill(1)
     for node_id in node_ids:
         cluster.kill(node_id)
         cluster.expire(node_id)
-        cluster.start(node_id)
+        told = cluster.start(node_id).told
+        if declining:
+            told.failed = {TopicPartition("t", 0)}
     cluster.expire(1)
     cluster.settle()
 
@@ -182,6 +187,38 @@ def test_brokers_that_have_all_come_back_keep_their_isr(cluster: ControlCluster)
     cluster.create("t", (2, 3))
     come_back(cluster, 2, 3)
     assert cluster.state("t")[:3] == (2, 1, (2, 3))
+
+
+def test_brokers_that_came_back_lead_without_waiting_for_a_member_of_the_isr_that_is_away(
+    cluster: ControlCluster,
+) -> None:
+    """Nobody who is there knows more than they do, and who is away may never come back."""
+    cluster.start(4)
+    cluster.settle()
+    cluster.create("t", (2, 3, 4), (4, 2, 3))
+    cluster.kill(4)
+    cluster.expire(4)
+    come_back(cluster, 2, 3)
+    assert cluster.state("t", 0)[:3] == (2, 2, (2, 3)), "in one new epoch since it came back, in the next without 4"
+    assert cluster.state("t", 1)[:3:2] == (2, (2, 3)), "another one leads in place of 4"
+    for node_id in (2, 3):
+        role = cluster.members[node_id].told.roles[TopicPartition("t", 0)]
+        assert (role.leader, role.isr) == (2, [2, 3])
+
+
+def test_brokers_that_came_back_wait_for_a_member_of_the_isr_that_is_away_if_all_of_them_decline_to_lead(
+    cluster: ControlCluster,
+) -> None:
+    cluster.start(4)
+    cluster.settle()
+    cluster.create("t", (2, 3, 4))
+    cluster.kill(4)
+    cluster.expire(4)
+    come_back(cluster, 2, 3, declining=True)
+    assert cluster.leader("t") == -1
+    cluster.start(4)
+    cluster.settle()
+    assert cluster.leader("t") == 4
 
 
 def test_a_leader_that_came_back_while_there_was_no_controller_leads_on_in_a_new_epoch_only(
