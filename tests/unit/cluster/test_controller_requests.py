@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.cluster.controller import ControllerConfig
 from kbroker.cluster.controller_requests import (
     PREFERRED,
     UNCLEAN,
@@ -375,23 +374,6 @@ def test_an_unclean_election_that_somebody_asks_for_needs_no_config(cluster: Con
     cluster.settle()
     assert cluster.ask(ElectLeaders(UNCLEAN, (T0,)))[T0].error == ErrorCode.NONE
     assert cluster.state("t")[2:5] == ((3,), 1, 1)
-
-
-def test_leaders_are_given_back_to_whom_they_belong_after_a_while(cluster: ControlCluster) -> None:
-    config = ControllerConfig(leader_imbalance_check_interval_s=300)
-    balanced = ControlCluster(config)
-    for node_id in (1, 2, 3):
-        balanced.start(node_id)
-        balanced.settle()
-    balanced.create("t", (2, 3))
-    balanced.lose(2)
-    balanced.start(2)
-    balanced.settle()
-    balanced.join_isr("t", 0, 2)
-    assert balanced.leader("t") == 3
-    balanced.clock.now_ms += 301_000
-    balanced.settle()
-    assert balanced.leader("t") == 2
 
 
 def test_blocks_of_producer_ids_are_given_once(cluster: ControlCluster) -> None:
