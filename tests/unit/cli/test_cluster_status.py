@@ -45,12 +45,14 @@ def test_the_broker_its_topics_and_its_groups_are_shown(broker: BrokerProcess, h
     (found,) = status["brokers"]
     assert (found["id"], found["address"], found["version"]) == (cluster.controller_id, broker.address, __version__)
     assert (found["listeners"], found["ready"], found["problems"]) == ([f"PLAINTEXT://{broker.address}"], True, [])
+    assert found["leads"] == 53
     done = here("cluster", "status")
     text = done.stdout.decode()
     assert status["warnings"] == [] and done.stderr == b"", "one replica is enough for one broker"
     assert f"broker {found['id']} at {broker.address}, kbroker {__version__}: ready\n" in text
     assert "1 topic and 1 internal, 53 partitions, 0 under-replicated, 0 under min ISR, 0 without a leader\n" in text
     assert "\n1 group: 1 Empty\n" in text
+    assert "  leads " not in text, "a broker that is alone leads them all"
 
 
 def test_what_a_broker_says_to_be_wrong_is_told_and_ends_with_1(

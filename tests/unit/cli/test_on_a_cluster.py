@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -126,6 +127,14 @@ def test_a_topic_has_its_replicas_and_leaders_on_all_brokers(cluster: Cluster, h
     here("topics", "alter", name, "--partitions", "7")
     cluster.await_in_sync(name)
     assert len(replicas(here, name)[6]) == 3
+    with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        topics = admin.describe_topics(admin.list_topics(internal=True)).values()
+    leads = Counter(each.leader for topic in topics for each in topic.partitions)
+    assert {each["id"]: each["leads"] for each in status_of(here)["brokers"]} == leads
+    text = here("cluster", "status").stdout.decode()
+    for broker_id, count in leads.items():
+        said = rf"^broker {broker_id} .*\n  leads {count} of {leads.total()} partitions\n"
+        assert re.search(said, text, re.MULTILINE), text
     here("topics", "delete", name)
     for broker in cluster.brokers.values():
         assert name not in from_json(commands_here(broker.bootstrap_servers)("topics", "list", "--json"))
