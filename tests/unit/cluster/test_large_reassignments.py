@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kbroker.cluster.controller import Controller
 from kbroker.cluster.controller_requests import AlterPartition, AlterReassignments, ListReassignments
 from kbroker.cluster.topic_requests import DeleteTopics, GrowTopics
 from kbroker.coordination import paths
@@ -18,9 +15,8 @@ from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
 from kbroker.rules.controller import reassignment
 from tests.kit.parts.control_cluster import ControlCluster
-from tests.kit.parts.memory_store import MemorySession
+from tests.kit.parts.costs import Costs
 
-ROUND_TRIPS = ("exists", "children", "get_many", "multi_many")
 CHUNK = 2
 
 
@@ -31,36 +27,6 @@ def cluster() -> ControlCluster:
         made.start(node_id)
         made.settle()
     return made
-
-
-class Costs:
-    """Counts the commands of rules, and the round trips to the store, since the last `take`."""
-
-    def __init__(self, patch: pytest.MonkeyPatch):
-        self._commands: Counter[str] = Counter()
-        self._round_trips = 0
-        carry_out = Controller._carry_out
-
-        def counted(controller: Controller, term: Any, command: Any) -> Any:
-            self._commands[type(command).__name__] += 1
-            return carry_out(controller, term, command)
-
-        patch.setattr(Controller, "_carry_out", counted)
-        for name in ROUND_TRIPS:
-            patch.setattr(MemorySession, name, self._round_trip(getattr(MemorySession, name)))
-
-    def _round_trip(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **named: Any) -> Any:
-            self._round_trips += 1
-            return call(*arguments, **named)
-
-        return counted
-
-    def take(self) -> tuple[dict[str, int], int]:
-        taken = dict(self._commands), self._round_trips
-        self._commands.clear()
-        self._round_trips = 0
-        return taken
 
 
 @pytest.fixture
