@@ -6,6 +6,7 @@ it about.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from kbroker.cluster import controller_election, controller_store, fenced_writes
 from kbroker.cluster.peers import PeerError
 from kbroker.cluster.producer_ids import BLOCK_SIZE
 from kbroker.coordination import paths
-from kbroker.coordination.store import Create, EventKind, WatchEvent
+from kbroker.coordination.store import Create, EventKind, StoreError, WatchEvent
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.protocol import messages as M
@@ -192,6 +193,30 @@ def lose_answers(patch: Patch) -> None:
             answered(PeerError(node_id, "lost", sent=True) if is_lost else answer)
 
         right(self, node_id, message, version, lost, timeout_ms=timeout_ms)
+
+    patch.setattr(Peers, "send", send)
+
+
+def write_isrs_themselves(patch: Patch) -> None:
+    """KAFKA-2729, KAFKA-8836: a leader writes its ISR into the tree, as before KIP-497, and does not only ask."""
+    right = Peers.send
+
+    def write(life: Life, message: Any) -> None:
+        assert life.session is not None
+        names = {hosted.topic_id.bytes: at.topic for at, hosted in life.partitions.all().items()}
+        for topic in message.topics:
+            for each in topic.partitions:
+                isr = tuple(member.broker_id for member in each.new_isr_with_epochs)
+                epoch = life.partitions.controller_epoch
+                data = paths.PartitionRegistration(life.node_id, each.leader_epoch, isr, epoch)
+                path = paths.partition_state_path(names[topic.topic_id], each.partition_index)
+                with contextlib.suppress(StoreError):
+                    life.session.set(path, paths.encode_partition_state(data), each.partition_epoch)
+
+    def send(self: Peers, node_id: int, message: Any, version: int, answered: Any, *, timeout_ms: int) -> None:
+        if isinstance(message, M.AlterPartitionRequest):
+            write(self._life, message)
+        right(self, node_id, message, version, answered, timeout_ms=timeout_ms)
 
     patch.setattr(Peers, "send", send)
 
@@ -569,6 +594,7 @@ PLANTS = [
     Plant(keep_the_last_stable_offset, ("kill",), UNREAD),
     Plant(let_in_before_the_epochs_start, ("kill", "pause", "cut", "tree"), "new_member_has_everything", first=399),
     Plant(begin_the_epoch_again, ("power",), "equal_below_high_watermark", first=948),
+    Plant(write_isrs_themselves, ("kill",), "controllers_write_in_their_own_epochs"),
     Plant(wait_for_the_lost_answer, ("kill", "reset", "tree", "cut"), LATE, first=3, fault=lose_answers),
     Plant(believe_every_refusal, ("kill", "pause", "lie", "cut"), LATE, first=3, fault=lose_answers),
     Plant(refuse_the_same_epoch, ("full", "kill"), LATE, first=2),
