@@ -182,7 +182,8 @@ class LogCleaner:
         self._last_run_s = self._clock.monotonic()
         found: list[DirtyLog] = []
         for log in self._logs():
-            is_left_alone = log.directory.is_offline or log in self._uncleanable
+            is_being_made_good = log.damaged_from != NEVER
+            is_left_alone = log.directory.is_offline or log in self._uncleanable or is_being_made_good
             if log.options.compacted and not is_left_alone and log.topic_partition not in self._in_progress:
                 dirty = self._look_at(log)
                 if dirty is not None and dirty.segments:

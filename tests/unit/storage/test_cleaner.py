@@ -226,6 +226,29 @@ def test_a_checkpoint_below_the_logs_start_begins_there(broker: Broker) -> None:
     assert broker.checkpoint()[log.topic_partition] > start
 
 
+def damage(log: Log, at: int) -> Path:
+    """Flip a bit of the second segment's first batch; return the segment's file."""
+    broken = Path(log.path) / f"{log.state.segments()[1].base_offset:020d}.log"
+    data = bytearray(broken.read_bytes())
+    data[at] ^= 1
+    broken.write_bytes(data)
+    return broken
+
+
+def note_damaged(broker: Broker, *, is_made_good: bool) -> list[Log]:
+    """Be told of damaged logs as a member is. Returns the list of those that the cleaner names."""
+    named: list[Log] = []
+
+    def on_damaged(log: Log) -> bool:
+        named.append(log)
+        if is_made_good:
+            log.note_damage(log.state.segments()[1].base_offset)
+        return is_made_good
+
+    broker.logs.cleaner.on_damaged = on_damaged
+    return named
+
+
 @pytest.mark.parametrize("at", [20, 70])
 def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     broker: Broker, at: int, caplog: pytest.LogCaptureFixture
@@ -233,10 +256,7 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     log, other = broker.create("a"), broker.create("b")
     fill(log, 300)
     fill(other, 300)
-    broken = broker.home / "a-0" / f"{log.state.segments()[1].base_offset:020d}.log"
-    data = bytearray(broken.read_bytes())
-    data[at] ^= 1
-    broken.write_bytes(data)
+    broken = damage(log, at)
     before = {path.name: path.read_bytes() for path in (broker.home / "a-0").iterdir()}
     assert sorted([broker.clean(), broker.clean()]) == [False, True]
     assert not broker.clean()
@@ -244,6 +264,39 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is_and_the_others_go_on(
     (told,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert f"{broken}: " in told.getMessage() and "at byte 0" in told.getMessage()
     assert broker.checkpoint().keys() == {other.topic_partition}
+    assert broker.logs.cleaner.uncleanable() == {str(broker.home): (1, log.state.size)}
+
+
+def test_a_corrupt_log_that_is_made_good_holds_nobody_up_and_is_cleaned_afterwards(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, other = broker.create("a"), broker.create("b")
+    fill(log, 300)
+    fill(other, 300)
+    broken = damage(log, 70)
+    named = note_damaged(broker, is_made_good=True)
+    assert sorted([broker.clean(), broker.clean()]) == [False, True]
+    assert not broker.clean()
+    assert named == [log]
+    assert broker.logs.cleaner.uncleanable() == {}
+    assert f"cleaning was given up: {broken}: " in caplog.text
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert broker.checkpoint().keys() == {other.topic_partition}
+    log.mend()
+    newest = newest_in(log) | fill(log, 300, seed=2)
+    assert broker.clean()
+    assert named == [log]
+    assert newest_in(log) == newest
+
+
+def test_a_corrupt_log_that_nobody_makes_good_is_left_alone(broker: Broker) -> None:
+    log = broker.create("a")
+    fill(log, 300)
+    damage(log, 70)
+    named = note_damaged(broker, is_made_good=False)
+    assert not broker.clean()
+    assert not broker.clean()
+    assert named == [log]
     assert broker.logs.cleaner.uncleanable() == {str(broker.home): (1, log.state.size)}
 
 
@@ -294,7 +347,9 @@ def test_a_disk_that_is_full_is_tried_again_and_a_broken_one_goes_offline(tmp_pa
     log = broker.create("a")
     newest = fill(log, 200)
     fails[0] = True
+    named = note_damaged(broker, is_made_good=True)
     assert not broker.clean()
+    assert named == []
     assert not list((broker.home / "a-0").glob("*.cleaned"))
     assert log.directory.is_offline == (number == errno.EIO)
     assert bool(broker.logs.cleaner.uncleanable()) == (number == errno.EACCES)
