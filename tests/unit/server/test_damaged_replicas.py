@@ -1,19 +1,26 @@
-"""Damage on the disk of one broker of three: nothing is lost, nothing spreads, and the replica is made good."""
+"""Damage on the disk of one broker: nothing is lost, nothing spreads, and the replica is made good from the others."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from kbroker.client import Consumer, Producer
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from kbroker.protocol.records import encode_batch
 from kbroker.testing import Cluster
+from tests.kit.brokers.whole import WholeBroker
 from tests.kit.cluster import replicas
+from tests.kit.cluster.members import Members, await_that
 from tests.kit.kafka.zookeeper import KafkaOnZooKeeper
+from tests.kit.logs.home import read_all
 from tests.kit.parts.processors import wait_until
 
 TOPIC = "t"
@@ -85,6 +92,13 @@ def check_whole(cluster: Cluster, count: int) -> None:
     assert not any(b"Record" in batch.data for batch in found), "the damage is still there"
 
 
+def metric(cluster: Cluster, broker_id: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics") as answer:
+        found = re.search(rf"^kbroker_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
 def lose_power(cluster: Cluster) -> None:
     """Kill all brokers at once: none notices that others are gone."""
     for each in cluster.brokers:
@@ -143,3 +157,69 @@ def test_a_running_leader_whose_damage_keeps_a_follower_back_gives_the_lead_away
     check_whole(cluster, COUNT)
     assert 1 <= cluster.brokers[emptied].log.count("CORRUPT_MESSAGE") <= 2, "it is told once for each offset"
     assert re.search(rf"{TOPIC}-0 is damaged at offset \d+", cluster.brokers[leader].log)
+    assert metric(cluster, emptied, "replica_damaged_answers_total") >= 1
+    damaged = [metric(cluster, each, "replica_damaged_logs_total") for each in (leader, emptied)]
+    assert damaged == [1, 0]
+
+
+# --- what the log cleaner finds
+
+KEYS = 10
+END = 30 * KEYS
+
+
+def append_newer(broker: WholeBroker) -> dict[bytes | None, bytes | None]:
+    """Append batches with a newer value of each key. Returns the newest."""
+    newest: dict[bytes | None, bytes | None] = {}
+    for number in range(END // KEYS):
+        newest = {b"key %d" % key: b"value %d of %d" % (number, key) for key in range(KEYS)}
+        batch = encode_batch([(1000 + number, key, value) for key, value in newest.items()])
+        data = M.ProduceRequest.PartitionProduceData(index=0, records=batch)
+        to = M.ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
+        answer = broker.call(ApiKey.PRODUCE, 7, M.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[to]))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    return newest
+
+
+def compact(broker: WholeBroker) -> None:
+    R = M.IncrementalAlterConfigsRequest
+    config = R.AlterableConfig(name="cleanup.policy", config_operation=0, value="compact")
+    resource = R.AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=[config])
+    answer = broker.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, R(resources=[resource]))
+    assert answer.responses[0].error_code == 0
+
+
+def is_clean(broker: WholeBroker, newest: Mapping[bytes | None, bytes | None]) -> bool:
+    """Return whether a compacted log has the newest values, and hardly any others."""
+    found = read_all(broker.log_of(TOPIC, 0))
+    return len(found) < 10 * KEYS and {record.key: record.value for record in found} == newest
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_what_the_log_cleaner_finds_damaged_is_made_good_and_cleaned(members: Members, leads: bool) -> None:
+    for node_id in (1, 2):
+        members.start(node_id, log__cleaner__backoff__ms=20)
+    members.settle(1, 2)
+    await_that(lambda: any(members.cluster(each).is_controller for each in (1, 2)))
+    configs = {"segment__bytes": "1000", "min__cleanable__dirty__ratio": "0"}
+    assert members.create(TOPIC, 1, 2, **configs).error_code == 0
+    await_that(lambda: members.leader_of(TOPIC, 0) is not None)
+    leader = members.leader_of(TOPIC, 0)
+    assert leader is not None
+    newest = append_newer(leader)
+    victim = next(each for each in members.running.values() if (each is leader) == leads)
+    log = victim.log_of(TOPIC, 0)
+    before = log.history
+    damaged = sorted(Path(log.path).glob("*.log"))[3]
+    at = damaged.read_bytes().index(b"value")
+    with damaged.open("r+b") as file:
+        file.seek(at)
+        file.write(b"V")
+    compact(leader)
+    await_that(lambda: log.history != before and log.high_watermark == END)  # it was cut, and copied again
+    await_that(lambda: members.leader_of(TOPIC, 0) not in (None, victim if leads else None))
+    for each in members.running.values():
+        await_that(lambda each=each: is_clean(each, newest))
+        assert each.log_of(TOPIC, 0).log_end_offset == END
+        assert each.broker._logs.cleaner.uncleanable() == {}
+    assert victim.broker._home.partitions.counts.damaged == 1
