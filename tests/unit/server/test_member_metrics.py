@@ -86,6 +86,8 @@ def test_partitions_without_a_leader_are_counted_by_the_controller_alone(members
     one, two = start_in_turn(members, 1, 2)
     create(members, "alone", [2])
     create(members, "t", [2, 1])
+    of_cluster = ("global_topics", "global_partitions")
+    assert [told(each, *of_cluster) for each in (one, two)] == [[2, 2], [0, 0]]
     names = ("active_controller", "offline_partitions", "preferred_replica_imbalance")
     assert told(one, *names) == [1, 0, 0]
     assert told(two, *names) == [0, 0, 0]
@@ -140,4 +142,6 @@ def test_the_lag_of_a_replica_that_copies_is_told_until_it_has_all(members: Memb
     await_that(lambda: members.leader_of("t", 0) is one)
     await_that(lambda: told(two, "replica_lag_max") == [0])
     assert lag not in metrics(two)
+    copied = [told(each, "replica_bytes_in_total")[0] for each in (one, two)]
+    assert copied[0] == 0 and 30 * len(RECORD) < copied[1] < 31 * len(RECORD)
     assert two.log_of("t", 0).log_end_offset == 30
