@@ -271,6 +271,29 @@ def test_a_session_of_a_follower_keeps_what_it_asked_and_answers_a_changed_high_
         assert (diverging.epoch, diverging.end_offset) == (EPOCH, 0)
 
 
+def test_a_follower_whose_log_has_differed_is_told_the_high_watermark_once_it_is_cut(broker: SmallBroker) -> None:
+    """A follower takes none from the answer that tells where the logs differ. It need not wait for a new record."""
+    topic_id = led_topic(broker, in_sync=(0,))
+    log = broker.log("t", 0)
+    log.append(batch_of([b"a", b"b"]), wait=False)
+    assert log.high_watermark == 2
+    with WireClient("127.0.0.1", broker.port) as client:
+
+        def told(session_id: int, session_epoch: int, offset: int) -> Any:
+            made = request(
+                17, topic_id, offset, session_id=session_id, session_epoch=session_epoch, last_fetched_epoch=EPOCH
+            )
+            return client.call(ApiKey.FETCH, 17, made)
+
+        session = (differs := told(0, 0, 3)).session_id
+        for session_epoch in (1, 4):
+            assert differs.responses[0].partitions[0].diverging_epoch.end_offset == 2
+            (cut,) = told(session, session_epoch, 2).responses
+            assert (cut.partitions[0].diverging_epoch.epoch, cut.partitions[0].high_watermark) == (-1, 2)
+            assert told(session, session_epoch + 1, 2).responses == [], "it knows that"
+            differs = told(session, session_epoch + 2, 3)
+
+
 def test_consumers_of_a_follower_read_to_its_high_watermark_and_older_ones_are_refused(broker: SmallBroker) -> None:
     topic_id = broker.create_topic("t", 1)
     log = broker.log("t", 0)

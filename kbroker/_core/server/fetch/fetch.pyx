@@ -105,12 +105,14 @@ cdef inline bint note_change(fetch_entry_t *e, cached_partition_t *cached) noexc
     """Return whether an incremental response names this partition; note in the session what the client knows then.
 
     After an error the session notes a high watermark of -1, so that the partition is named again when the error is
-    gone.
+    gone. So it does after a diverging epoch: a follower takes no high watermark before its log is cut.
     """
     cdef bint changed = e.read.segment != NULL or e.diverging_epoch >= 0 or e.preferred >= 0
     if cached.high_watermark != e.read.high_watermark:
         cached.high_watermark = e.read.high_watermark
         changed = True
+    if e.diverging_epoch >= 0:
+        cached.high_watermark = -1
     if cached.log_start_offset != e.read.log_start_offset:
         cached.log_start_offset = e.read.log_start_offset
         changed = True
@@ -190,7 +192,7 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         cached.last_fetched_epoch = e.last_fetched_epoch
         cached.follower_start = e.follower_start
         cached.leader_epoch = e.current_leader_epoch
-        cached.high_watermark = e.read.high_watermark
+        cached.high_watermark = -1 if e.diverging_epoch >= 0 else e.read.high_watermark   # as in note_change
         cached.log_start_offset = e.read.log_start_offset
     session_id = session_list(f.cache, session, f.owner, f.host, now_ms)
     if session_id == 0:
