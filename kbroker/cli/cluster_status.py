@@ -186,10 +186,15 @@ def _lagging(
             "partition": replica.partition_id,
             "broker": replica.node_id,
             "alive": replica.node_id in alive,
-            "lag": None if (end := their_ends.get(leaders[replica])) is None else max(0, end - ends[replica]),
+            "lag": _lag(ends.get(replica), their_ends.get(leaders[replica])),
         }
         for replica, _ in behind
     ]
+
+
+def _lag(end: int | None, of_leader: int | None) -> int | None:
+    """Return by how many offsets a replica lags; None if it or its leader does not tell its end."""
+    return None if end is None or of_leader is None else max(0, of_leader - end)
 
 
 def _log_ends(admin: AdminClient, replicas: Iterable[TopicPartitionReplica]) -> Mapping[TopicPartitionReplica, int]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from kbroker import __version__
+from kbroker.cli.cluster_status import _lagging
 from kbroker.client import AdminClient, BrokerError, Producer
+from kbroker.client.admin.results import PartitionDescription, TopicDescription, TopicPartitionReplica
 from kbroker.client.errors import ClientError, TimedOut
 from kbroker.errors import ErrorCode
 from kbroker.testing.reserved_port import ReservedPort
@@ -147,6 +149,22 @@ def test_a_topic_that_goes_while_it_is_looked_at_is_passed_over(
     monkeypatch.setattr(AdminClient, "list_topics", lambda admin, *, internal=False: ["gone", "also-gone"])
     assert from_json(here("cluster", "status", "--json"))["partitions"] == 0
     assert here("reassign", "plan").stdout == b"nothing has to move\n"
+
+
+def test_a_replica_that_tells_no_end_hides_no_other_of_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three are not in sync: broker 2 copies, and tells its end; broker 3 is dead."""
+    ends = {1: 10, 2: 4}
+
+    def told(
+        _: AdminClient, replicas: Iterable[TopicPartitionReplica | tuple[str, int, int]]
+    ) -> dict[TopicPartitionReplica, int]:
+        return {each: ends[each.node_id] for each in map(TopicPartitionReplica._make, replicas)}
+
+    monkeypatch.setattr(AdminClient, "list_log_end_offsets", told)
+    topic = TopicDescription("views", bytes(16), False, (PartitionDescription(0, 1, 3, (1, 2, 3), (1,)),))
+    with AdminClient(bootstrap_servers="127.0.0.1:1") as admin:
+        found = _lagging(admin, [topic], {1, 2}, set())
+    assert [(each["broker"], each["alive"], each["lag"]) for each in found] == [(2, True, 6), (3, False, None)]
 
 
 def test_a_watch_goes_on_through_looks_that_fail_until_it_is_interrupted(broker: BrokerProcess) -> None:
