@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ EXAMPLES = """examples:
   kbroker topics delete-records views:0,2 --before-offset 1000
   kbroker topics delete-records views --before-time 2026-01-31T12:00:00 --execute
 """
+HEARD_WITHIN_S, ASK_AGAIN_S = 5.0, 0.1
+"""How long a leader that was just elected is asked for, and the pause between two questions."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -296,13 +299,7 @@ def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
     except PartialFailure as error:
         failure, elected = error, error.results
     changed = [at for at, has_changed in elected.items() if has_changed]
-    topics = admin.describe_topics({at.topic for at in changed}) if changed else {}
-    # The broker that describes them may not know of the election yet; a preferred leader is the first replica.
-    leaders = {
-        TopicPartition(topic.name, each.partition): each.leader if arguments.unclean else each.replicas[0]
-        for topic in topics.values()
-        for each in topic.partitions
-    }
+    leaders = _new_leaders(admin, changed, unclean=arguments.unclean)
     rows = [{"topic": at.topic, "partition": at.partition_id, "leader": leaders.get(at)} for at in sorted(changed)]
     if arguments.json:
         print_json(rows)
@@ -312,6 +309,29 @@ def _elect_leaders(admin: AdminClient, arguments: argparse.Namespace) -> None:
         print("every leader is the right one already")
     if failure is not None:
         raise failure
+
+
+def _new_leaders(
+    admin: AdminClient, changed: Collection[TopicPartition], *, unclean: bool
+) -> dict[TopicPartition, int]:
+    """Return the leaders of partitions after an election that has changed them.
+
+    The broker that describes the partitions may not have heard of the election yet. A preferred leader is the first
+    replica. Where another was elected, brokers are asked until one tells a leader; a partition of which none does
+    within HEARD_WITHIN_S is left out.
+    """
+    deadline = time.monotonic() + HEARD_WITHIN_S
+    while True:
+        topics = admin.describe_topics({at.topic for at in changed}) if changed else {}
+        told = {
+            TopicPartition(topic.name, each.partition): each.leader if unclean else each.replicas[0]
+            for topic in topics.values()
+            for each in topic.partitions
+        }
+        leaders = {at: told[at] for at in changed if told.get(at, -1) >= 0}
+        if len(leaders) == len(changed) or time.monotonic() > deadline:
+            return leaders
+        time.sleep(ASK_AGAIN_S)
 
 
 def _delete_records(admin: AdminClient, arguments: argparse.Namespace) -> None:

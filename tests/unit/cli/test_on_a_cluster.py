@@ -542,6 +542,36 @@ def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
     here("topics", "delete", doomed)
 
 
+def test_a_replica_that_lacks_records_is_elected_when_it_is_asked_for(cluster: Cluster, here: Run, name: str) -> None:
+    """The last in sync is gone. Who is elected instead leads from then on, and what only the other had is lost."""
+    here("topics", "create", name, "--replication-factor", "2", "-c", "min.insync.replicas=1")
+    cluster.await_in_sync(name)
+    unclean = ("topics", "elect-leaders", name, "--unclean")
+    assert here(*unclean).stdout == b"every leader is the right one already\n"
+    ((last, behind),) = replicas(here, name)
+    fill(cluster, name, 2)
+    try:
+        cluster.kill(behind)
+        await_that(lambda: described(here, name)[0]["isr"] == [last], "that the dead one is not in sync")
+        fill(cluster, name, 3)
+        cluster.kill(last)
+        cluster.brokers[behind].start()
+        await_that(lambda: [each["id"] for each in status_of(here)["brokers"]] == sorted({1, 2, 3} - {last}), "both")
+        await_that(lambda: described(here, name)[0]["leader"] == -1, "that nobody leads")
+        refused_first = here("topics", "elect-leaders", name, "--json", code=1)
+        assert f"{name}-0: PREFERRED_LEADER_NOT_AVAILABLE" in refused_first.stderr.decode()
+        assert from_json(here(*unclean, "--json")) == [{"topic": name, "partition": 0, "leader": behind}]
+        await_that(lambda: described(here, name)[0]["end_offset"] == 2, "what all brokers tell")
+        assert here(*unclean).stdout == b"every leader is the right one already\n"
+    finally:
+        cluster.start()
+    (row,) = described(here, name)
+    assert (row["leader"], row["end_offset"]) == (behind, 2)
+    compared = "1 partition with more than one replica compared\n"
+    await_that(lambda: compared in here("verify-log", "--replicas", name).stderr.decode(), "equal replicas")
+    here("topics", "delete", name)
+
+
 def test_without_zookeeper_the_cluster_is_not_ready_with_http_ports_and_without(
     cluster: Cluster, here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

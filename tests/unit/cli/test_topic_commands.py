@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kbroker.client import AdminClient, Producer, TopicPartition
+from kbroker.protocol import messages as M
+from kbroker.protocol.api import ApiKey
+from tests.kit.brokers import answers
 from tests.kit.brokers.process import BrokerProcess
-from tests.kit.clients.commands import Run, from_json, lines
+from tests.kit.brokers.scripted import Peer, ScriptedBroker
+from tests.kit.clients.commands import Run, commands_here, from_json, lines
 
 
 def test_a_topic_is_created_listed_described_altered_and_deleted(here: Run) -> None:
@@ -114,3 +120,37 @@ def test_a_slip_in_the_name_of_a_setting_is_answered_with_the_right_one(here: Ru
         is_taken = "broker" in words or "--unset" in words
         error = here(*words, code=0 if is_taken else 1).stderr.decode()
         assert error.endswith(f"; did you mean {right}?\n") and error.count("\n") == 1, error
+
+
+def test_a_leader_elected_uncleanly_is_asked_for_until_the_broker_that_describes_it_has_heard_of_it() -> None:
+    """Here it tells the leader of one partition at once, and that of the other when it is asked for the third time."""
+    elections = 0
+    late = [-1, -1, 7]
+
+    def elect(wanted: Any) -> M.ElectLeadersResponse:
+        nonlocal elections
+        elections += 1
+        answer = M.ElectLeadersResponse
+        results = [
+            answer.ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=[answer.PartitionResult(partition_id=one) for one in each.partitions],
+            )
+            for each in wanted.topic_partitions
+        ]
+        return answer(replica_election_results=results)
+
+    def script(peer: Peer) -> None:
+        for asked in peer.requests():
+            message: Any = asked.message
+            if asked.api_key == ApiKey.ELECT_LEADERS:
+                peer.respond(asked, elect(message))
+            else:
+                heard = [7, late.pop(0)] if elections and message.topics else [-1, -1]
+                peer.respond(asked, answers.metadata({7: broker.port}, [answers.topic("views", heard)]))
+
+    broker = ScriptedBroker(script)
+    with broker:
+        done = commands_here(f"127.0.0.1:{broker.port}")("topics", "elect-leaders", "views", "--unclean", "--json")
+    assert from_json(done) == [{"topic": "views", "partition": at, "leader": 7} for at in (0, 1)]
+    assert (elections, late) == (1, [])
