@@ -522,6 +522,9 @@ def test_what_a_dead_broker_leaves_is_told_and_its_topics_are_not_touched(
         assert f"on broker {dead} is not in sync, its broker is not there\n" in text
         error = refused(here("reassign", "plan", code=1))
         assert f"broker {dead} has replicas and is not in the cluster now" in error
+        on_two = ("--on", f"{alive},{other}", "--replication-factor", "2")
+        (row,) = from_json(here("reassign", "plan", name, *on_two, "--json"))
+        assert sorted(row["new_replicas"]) == sorted([alive, other]), "--on says who is to have replicas"
         compared = here("verify-log", "--replicas", name, code=1)
         assert compared.stdout.decode().startswith(f"{name}-0 on broker {dead}: it cannot be read: ")
         assert "0 partitions with more than one replica compared, 1 in part\n" in compared.stderr.decode()
