@@ -437,6 +437,9 @@ class ZooKeeperStore:
             return store.InvalidPath(path, "ZooKeeper does not take it")
         if isinstance(error, SessionExpiredError):
             return store.SessionExpired()
+        if isinstance(error, NoAuthError):
+            protected = f"refuses access to {path}: its nodes are protected"
+            return store.StoreUnavailable(f"ZooKeeper {self._address} {protected}; nothing was changed")
         return store.StoreUnavailable(f"ZooKeeper {self._address}, node {path}: {_said(error)}; nothing was changed")
 
     # --- the session --------------------------------------------------------------------------------------------------
