@@ -1,4 +1,4 @@
-"""docs/CLUSTER.md's first two sections work as they are written: `make cluster`, and from one broker to three.
+"""docs/CLUSTER.md works as it is written: `make cluster`, from one broker to three, and back to one that is alone.
 
 All of it has a network of its own, so that the ports are those of the page.
 """
@@ -153,15 +153,18 @@ def test_make_cluster_is_tried_as_the_page_says(shell: Shell) -> None:
     assert not any(serves(port) for port in (9092, 9093, 9094))
 
 
-def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_path: Path) -> None:
-    def here(line: str) -> str:
-        for name, address in PLACES.items():
-            line = re.sub(rf"\b{name}:", f"{address}:", line)
-        machine = {"127.0.0.2:9092": "two", "127.0.0.3:9092": "three"}
-        place = next((name for address, name in machine.items() if line.endswith(address)), "one")
-        return line.replace("/var/lib/kbroker", place)
+def at_the_places(line: str) -> str:
+    """Return a line of the page with addresses in place of the names of machines, and their folders."""
+    for name, address in PLACES.items():
+        line = re.sub(rf"\b{name}:", f"{address}:", line)
+    machine = {"127.0.0.2:9092": "two", "127.0.0.3:9092": "three"}
+    place = next((name for address, name in machine.items() if line.endswith(address)), "one")
+    return line.replace("/var/lib/kbroker", place)
 
-    export, first, two, three, servers, *commands = map(here, lines_of("From one broker to three in ten lines"))
+
+def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_path: Path) -> None:
+    lines = lines_of("From one broker to three in ten lines")
+    export, first, two, three, servers, *commands = map(at_the_places, lines)
     assert len(commands) == 4, "the page says ten lines, with the export and the address of the servers"
     for place in ("one", "two", "three"):
         (tmp_path / place).mkdir()
@@ -194,3 +197,89 @@ def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_pat
         shell.close()
     finally:
         zookeeper.kill()
+
+
+@pytest.fixture
+def zookeeper(host: Namespace, tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    made = ZooKeeperProcess(tmp_path / "zookeeper")
+    made.start()
+    yield made
+    made.kill()
+
+
+VIEWS = "views  3 partitions  3 messages"
+
+
+@pytest.mark.slow
+def test_a_member_is_alone_again_in_the_lines_of_the_page(
+    zookeeper: ZooKeeperProcess, shell: Shell, tmp_path: Path
+) -> None:
+    """One of two members: with its replica as the only one, without the ZooKeeper, and after a move of all replicas.
+
+    The first two are tried with copies of its directory.
+    """
+    importing, alone = [at_the_places(line) for line in lines_of("Alone again")]
+    importing = importing.replace("127.0.0.1:2181", f"127.0.0.1:{zookeeper.port}")
+    (moving,) = re.findall(r"\(`(kbroker reassign [^`]*)`\)", PAGE.partition("## Alone again")[2])
+
+    def member(broker_id: int, place: str, address: str) -> subprocess.Popen[bytes]:
+        command = f"kbroker start --data {place} -o broker.id={broker_id} -o listeners=PLAINTEXT://{address}:9092"
+        started = shell.begin(*shlex.split(f"{command} -o zookeeper.connect=127.0.0.1:{zookeeper.port}/kbroker"))
+        await_that(lambda: serves(9092, address), shell)
+        return started
+
+    def stop(*started: subprocess.Popen[bytes]) -> None:
+        for each in started:
+            each.send_signal(signal.SIGTERM)
+            assert each.wait(STOP_TIMEOUT_S) == 0
+
+    def start_alone(line: str) -> subprocess.Popen[bytes]:
+        started = shell.begin(*shlex.split(line))
+        await_that(lambda: serves(9092), shell)
+        return started
+
+    def read() -> list[str]:
+        return sorted(shell.run("kbroker consume views --from-beginning --exit").split())
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = member(1, "one", "127.0.0.1"), member(2, "two", "127.0.0.2")
+    shell.environment["KBROKER_BOOTSTRAP_SERVERS"] = "127.0.0.1:9092,127.0.0.2:9092"
+    shell.run("kbroker topics create views --partitions 3 --replication-factor 2 -c retention.ms=99000000")
+    subprocess.run(["kbroker", "produce", "views"], input=b"a\nb\nc\n", env=shell.environment, cwd=tmp_path, check=True)
+    shell.run("kbroker consume views --group readers --from-beginning --exit")
+    await_that(lambda: "0 under-replicated" in shell.run("kbroker cluster status", code=None), shell)
+    stop(one)
+    for name in ("imported", "without"):
+        shell.run(f"cp -a one {name}")
+
+    assert "other brokers have replicas too of " in shell.run(importing.replace(" --only-replica", ""), code=1)
+    assert " carried out of ZooKeeper: " in shell.run(importing.replace(" one", " imported"))
+    shell.environment["KBROKER_BOOTSTRAP_SERVERS"] = "127.0.0.1:9092"
+    one = start_alone(alone.replace(" one", " imported"))
+    described = shell.run("kbroker topics describe views")
+    assert VIEWS in described and "retention.ms=99000000" in described and read() == ["a", "b", "c"]
+    assert "0 under-replicated" in shell.run("kbroker cluster status")
+    stop(one)
+
+    refused = "without is that of a member of a cluster: set zookeeper.connect, or carry its topics back with"
+    assert refused in shell.run("kbroker start --data without", code=1)
+    shell.run("mv without/coordination.sqlite.carried elsewhere")
+    one = start_alone("kbroker start --data without")
+    described = shell.run("kbroker topics describe views")
+    assert VIEWS in described and "retention.ms" not in described and read() == ["a", "b", "c"]
+    assert "nothing is deleted from or compacted in 1 topics whose settings are not known: views; " in shell.output
+    stop(one)
+
+    one = member(1, "one", "127.0.0.1")
+    await_that(lambda: "0 under-replicated" in shell.run("kbroker cluster status", code=None), shell)
+    shell.run(moving)
+    await_that(lambda: "nothing is moving" in shell.run("kbroker reassign status", code=None), shell)
+    stop(two, one)
+    assert "note: " not in shell.run(importing.replace(" --only-replica", "")), "nothing is missing"
+    one = start_alone(alone)
+    described = shell.run("kbroker topics describe views")
+    assert VIEWS in described and "retention.ms=99000000" in described and read() == ["a", "b", "c"]
+    groups = shell.run("kbroker groups describe readers")
+    assert groups.count("views") == 3, groups
+    stop(one)
