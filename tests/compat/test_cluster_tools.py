@@ -1,4 +1,4 @@
-"""The unmodified admin tools of Apache Kafka 3.9 against three brokers, some of them while clients write and read."""
+"""The unmodified admin tools of Apache Kafka against three brokers, some of them while clients write and read."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ THROTTLE = 2_000_000
 """Bytes a second on each broker. What is written must be less, or a replica that is throttled never catches up."""
 SETTINGS = {**FEW_STATE_PARTITIONS, "default.replication.factor": 2}
 """Every topic has a broker that has none of its replicas."""
+VERSIONS = ["3.9.1", pytest.param("4.3.1", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-@pytest.fixture
-def tools(cluster: Cluster, tmp_path: Path) -> Tools:
-    return Tools("3.9.1", cluster.bootstrap_servers, tmp_path)
+@pytest.fixture(params=VERSIONS)
+def tools(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Tools:
+    return Tools(request.param, cluster.bootstrap_servers, tmp_path)
 
 
 @pytest.fixture
@@ -258,14 +259,15 @@ def test_a_move_is_planned_listed_and_cancelled(cluster: Cluster, tools: Tools, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_replicas_move_to_the_log_directories_that_the_file_names(topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.1"])
+def test_replicas_move_to_the_log_directories_that_the_file_names(version: str, topic: str, tmp_path: Path) -> None:
     """Broker 1's two replicas change places. Those of broker 3 are new, and are made where they would not be otherwise:
     both in one directory."""
     count = 2000
-    with ClusterOfHosts(("kbroker",) * 3, {"min.insync.replicas": 1}, directories=2) as cluster, cluster.entered():
-        tools = Tools("3.9.1", cluster.bootstrap_servers, tmp_path)
-        made = ("--topic", topic, "--replica-assignment", "1:2,1:2", "--config", "segment.bytes=100000")
-        tools.run("TopicCommand", "--create", *made)
+    settings = {"min.insync.replicas": 1, "log.segment.bytes": 100_000}
+    with ClusterOfHosts(("kbroker",) * 3, settings, directories=2) as cluster, cluster.entered():
+        tools = Tools(version, cluster.bootstrap_servers, tmp_path)
+        tools.run("TopicCommand", "--create", "--topic", topic, "--replica-assignment", "1:2,1:2")
         cluster.await_settled()
         with Producer(bootstrap_servers=cluster.bootstrap_servers, batch_size=10_000) as producer:
             for at in range(2):
