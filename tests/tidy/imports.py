@@ -44,12 +44,13 @@ def imports_of(modules: Mapping[str, Module]) -> dict[str, set[str]]:
     """Return the modules that each module imports, of `modules` only."""
     graph: dict[str, set[str]] = {}
     for module in modules.values():
-        named = (_known(name, modules) for name in _names_in(module))
+        named = (_known(name, modules) for name in names_in(module))
         graph[module.name] = {name for name in named if name is not None and name != module.name}
     return graph
 
 
-def _names_in(module: Module) -> Iterator[str]:
+def names_in(module: Module) -> Iterator[str]:
+    """Yield the dotted name of each thing that a module imports: `os`, and `os.path` for `from os import path`."""
     for node in ast.walk(ast.parse(module.path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
