@@ -51,6 +51,14 @@ OTHERS: tuple[OtherDeviation, ...] = (
         "tests/unit/server/test_answer_size.py::test_a_marker_that_is_asked_for_again_and_again_is_written_once",
     ),
     OtherDeviation(
+        "WriteTxnMarkers: an error that Kafka's coordinator does not know",
+        "Is NOT_LEADER_OR_FOLLOWER, after which the sender asks who leads and tries again: UNKNOWN_SERVER_ERROR, for "
+        "one. Kafka passes each code on.",
+        "Its coordinator fails inside at a code that it does not know, and the transaction does not end.",
+        "tests/unit/server/handlers/test_transactions.py"
+        "::test_a_marker_that_fails_in_an_unknown_way_is_one_that_the_coordinator_tries_again",
+    ),
+    OtherDeviation(
         "DescribeConfigs for the same keys of the same resource again and again",
         "Is answered once. Kafka answers it as often as it is asked.",
         LARGE_ANSWERS,

@@ -273,6 +273,30 @@ def test_markers_are_written_for_other_coordinators(served: Served, version: int
     assert served.ask(ApiKey.WRITE_TXN_MARKERS, version, R(markers=[])).markers == []
 
 
+@pytest.mark.parametrize("version", versions(ApiKey.WRITE_TXN_MARKERS))
+def test_a_marker_that_fails_in_an_unknown_way_is_one_that_the_coordinator_tries_again(
+    served: Served, version: int
+) -> None:
+    """Kafka's coordinator fails inside at any other code, and the transaction never ends."""
+    R = M.WriteTxnMarkersRequest
+    outcomes = (
+        (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (ErrorCode.INVALID_RECORD, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR),
+        (ErrorCode.NONE, ErrorCode.NONE),
+    )
+    for code, told in outcomes:
+        served.home.markers.refuse[A1] = [code]
+        marker = R.WritableTxnMarker(
+            producer_id=5, producer_epoch=2, coordinator_epoch=9, transaction_result=True,
+            topics=[R.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0, 1])],
+        )  # fmt: skip
+        answer = served.ask(ApiKey.WRITE_TXN_MARKERS, version, R(markers=[marker]))
+        (topic,) = answer.markers[0].topics
+        assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 0), (1, told)]
+
+
 def test_transactions_are_described(served: Served) -> None:
     _, *who = served.init()
     served.add(3, (who[0], who[1]), {TOPIC: [1, 0]})
