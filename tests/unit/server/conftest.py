@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallBroker]:
 def client(broker: SmallBroker | BrokerProcess) -> Iterator[WireClient]:
     with WireClient("127.0.0.1", broker.port) as client:
         yield client
+
+
+@pytest.fixture
+def handed_over(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The correlation ids of the requests that were handed to a handler."""
+    handed: list[int] = []
+    enqueue = broker.channel.enqueue
+
+    def note(request: Any, processor: Any) -> bool:
+        handed.append(request.correlation_id)
+        return enqueue(request, processor)
+
+    monkeypatch.setattr(broker.channel, "enqueue", note)
+    return handed
 
 
 @pytest.fixture

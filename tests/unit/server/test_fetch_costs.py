@@ -37,20 +37,6 @@ FIRST_OF_TRANSACTION: Any = {"producer_epoch": 0, "base_sequence": 0, "is_transa
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.fixture
-def handed_over(broker: SmallBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The correlation ids of the requests that were handed to a handler."""
-    handed: list[int] = []
-    enqueue = broker.channel.enqueue
-
-    def note(request: Any, processor: Any) -> bool:
-        handed.append(request.correlation_id)
-        return enqueue(request, processor)
-
-    monkeypatch.setattr(broker.channel, "enqueue", note)
-    return handed
-
-
 def barrier(broker: SmallBroker) -> None:
     """Wait until the processor has seen what other connections had sent before, and which were closed."""
     with WireClient("127.0.0.1", broker.port) as other:

@@ -103,6 +103,28 @@ def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(broker: Sm
         assert stranger.error_code == wanted
 
 
+@pytest.mark.parametrize("version", [4, 12, 17])
+def test_the_fetches_of_a_follower_reach_no_handler(broker: SmallBroker, handed_over: list[int], version: int) -> None:
+    """Neither those that read, nor those that wait for records, nor those that move the high watermark."""
+    topic_id = led_topic(broker)
+    log = broker.log("t", 0)
+    asked = {"replica_id": 1, "current_leader_epoch": EPOCH}
+    with WireClient("127.0.0.1", broker.port) as producer, WireClient("127.0.0.1", broker.port) as follower:
+        for number in range(1_000):
+            log.append(batch_of([b"%d" % number]), wait=False)
+        assert len(fetch(follower, version, topic_id, 0, **asked).records) == len(broker.segment_bytes("t", 0))
+        waits = follower.send(ApiKey.FETCH, version, request(version, topic_id, 1_000, max_wait_ms=60_000, **asked))
+        while broker.waiting_fetches("t", 0) == 0:
+            fetch(producer, version, topic_id, 0, replica_id=2, current_leader_epoch=EPOCH)
+        log.append(batch_of([b"later"]), wait=False)
+        found = follower.receive(ApiKey.FETCH, version, waits).responses[0].partitions[0]
+        assert found.error_code == 0 and found.records
+        for replica_id in (1, 2):
+            fetch(follower, version, topic_id, 1_001, replica_id=replica_id, current_leader_epoch=EPOCH)
+        assert log.high_watermark == 1_001
+    assert handed_over == []
+
+
 def test_what_only_a_quorum_looks_at_changes_nothing_for_a_follower(broker: SmallBroker) -> None:
     asked = request(17, led_topic(broker), 1, current_leader_epoch=EPOCH)
     asked.cluster_id = "another"

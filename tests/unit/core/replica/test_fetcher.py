@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import socket
+import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,6 +98,74 @@ def test_a_follower_gets_what_its_leader_has_and_what_comes_later(bench: Bench) 
     assert follower.high_watermark == 10
     assert bench.engine.bytes_in == len(bytes_of(leader))
     assert bench.news == []
+
+
+MANY = 1_000
+HANG_S = 30.0
+
+
+def answer_of(bench: Bench, leader: Log, batch_count: int) -> bytes:
+    """Append batches on the leader, and return the answer to the request that waits for them, unsent."""
+    for number in range(batch_count):
+        leader.append(batch_of([b"%d" % number]))
+    request = bench.leader.take_request()
+    assert request is not None
+    header, message = request
+    return bench.leader.encode(header, bench.leader.answer(message, header.request_api_version))
+
+
+def test_an_answer_is_appended_and_the_next_one_asked_for_while_another_thread_has_the_gil(bench: Bench) -> None:
+    """Without the GIL no Python object can be made either, whether it lives on or not."""
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"first"]))
+    bench.turn(4)  # the log's first batch takes the GIL: the epoch's start is noted
+    answer = answer_of(bench, leader, MANY)
+    assert bench.leader.socket is not None
+    bench.leader.socket.setblocking(False)
+    descriptor, libc = bench.leader.socket.fileno(), ctypes.PyDLL(None)  # unlike a CDLL, it keeps the GIL in its calls
+    byte = ctypes.create_string_buffer(1)
+    turns, sent, is_asked = bench.pump.counters()["turns"], 0, False
+    pumping = threading.Thread(target=bench.pump.run, args=(4 * HANG_S,))
+    pumping.start()
+    bench.engine.awaken()
+    deadline = time.monotonic() + HANG_S
+    while bench.pump.counters()["turns"] == turns and time.monotonic() < deadline:
+        time.sleep(0)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(4 * HANG_S)  # who waits for the GIL does not get it
+    try:
+        while not is_asked and time.monotonic() < deadline:
+            if sent < len(answer):
+                sent += max(libc.send(descriptor, answer[sent:], len(answer) - sent, 0), 0)
+            is_asked = libc.recv(descriptor, byte, 1, socket.MSG_PEEK) == 1
+        end = follower.state.log_end_offset
+    finally:
+        sys.setswitchinterval(interval)
+        bench.leader.close()  # which ends the run of the pump
+        pumping.join()
+    assert (sent, end, is_asked) == (len(answer), 1 + MANY, True)
+    assert bytes_of(follower) == bytes_of(leader)
+
+
+def test_an_answer_of_many_batches_leaves_no_more_objects_than_one_of_one(bench: Bench) -> None:
+    leader, follower = bench.pair()
+    leader.append(batch_of([b"first"]))
+    bench.turn(4)
+
+    def blocks_left(batch_count: int) -> int:
+        """Return how many blocks of memory Python has more when an answer of so many batches is taken in."""
+        end = follower.state.log_end_offset
+        answer = answer_of(bench, leader, batch_count)
+        assert bench.leader.socket is not None
+        bench.leader.socket.sendall(answer)
+        before = sys.getallocatedblocks()
+        bench.pump.run(0)
+        left = sys.getallocatedblocks() - before
+        assert follower.state.log_end_offset == end + batch_count
+        return left
+
+    blocks_left(1)
+    assert abs(blocks_left(MANY) - blocks_left(1)) < 20
 
 
 @pytest.mark.parametrize("version", [12, 13, 14, 15, 16, 17])
