@@ -128,8 +128,8 @@ IN_CLUSTERS: tuple[OtherDeviation, ...] = (
         "they have fetched (KIP-903): leaders send the broker epochs, and the controller compares them. It looks at "
         "the members' registrations once more before it writes. A change of another broker, or with who is no replica "
         "or nobody, is INVALID_REQUEST. Kafka in ZooKeeper mode, where epochs are -1, looks only at whether the "
-        "brokers are registered: one that is not is INELIGIBLE_REPLICA. So is a replica here that a reassignment removes, "
-        "while the removal waits for its turn among many.",
+        "brokers are registered: one that is not is INELIGIBLE_REPLICA. So is a replica here that a reassignment "
+        "removes, while the removal waits for its turn among many.",
         "A replica that came back with an empty disk must not be let in by what it had before.",
         "tests/unit/cluster/test_controller_requests.py::test_a_replica_of_a_former_life_is_not_let_in",
     ),

@@ -102,7 +102,7 @@ def test_what_a_follower_had_counts_no_more_if_another_broker_may_have_led_since
 def test_a_follower_from_before_all_that_the_leader_knows_is_in_sync_once_its_log_begins_where_the_leaders_does(
     home: LogHome,
 ) -> None:
-    """It was the leader, and others have deleted what they wrote in place of its last records."""
+    """The follower was the leader. Others have deleted what they wrote in place of its last records."""
     log = home.create()
     log.lead(3, {2: -1}, [1])
     log.append(batch_of([b"a", b"b"]), wait=False, acks=1)
