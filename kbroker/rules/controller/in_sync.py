@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
+from kbroker.rules.controller.assignments import write_states
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import DropIsrChanges, ReadBrokerEpochs, ReadIsrChanges, Rule, WriteStates
+from kbroker.rules.controller.commands import DropIsrChanges, ReadBrokerEpochs, ReadIsrChanges, Rule
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.partitions import read_again
 from kbroker.rules.controller.values import RECOVERED, RECOVERING, PartitionState
@@ -50,7 +51,7 @@ def alter_isrs(
     if accepted:
         yield from _leave_out_returned(context, accepted, outcome)
     if accepted:
-        written: dict[TopicPartition, PartitionState] = yield WriteStates(accepted)
+        written = yield from write_states(context, accepted)
         context.states.update(written)
         for partition in written:
             context.left_out.pop(partition, None)  # its leader serves

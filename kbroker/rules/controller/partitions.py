@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.model import TopicPartition
+from kbroker.rules.controller.assignments import write_states
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import CreateStates, ReadStates, ReadUnclean, Rule, WriteStates
+from kbroker.rules.controller.commands import CreateStates, ReadStates, ReadUnclean, Rule
 from kbroker.rules.controller.context import Context
 from kbroker.rules.controller.elections import Elected, Election, elect, led_by
 from kbroker.rules.controller.values import NO_LEADER, PARTITION_CHANGES, PartitionState, PartitionStatus
@@ -107,7 +108,7 @@ def _elect_all(context: Context, partitions: Sequence[TopicPartition], kind: Ele
                 context.note(result or NO_CANDIDATE[kind], partition)
         written: dict[TopicPartition, PartitionState] = {}
         if elected:
-            written = yield WriteStates({partition: each.state for partition, each in elected.items()})
+            written = yield from write_states(context, {partition: each.state for partition, each in elected.items()})
         for partition, state in written.items():
             context.note_state(partition, state)
             outcome[partition] = state
@@ -160,7 +161,7 @@ def rewrite(
             wanted[partition] = changed._replace(controller_epoch=context.epoch)
         written: dict[TopicPartition, PartitionState] = {}
         if wanted:
-            written = yield WriteStates(wanted)
+            written = yield from write_states(context, wanted)
         for partition, now in written.items():
             context.note_state(partition, now)
         done.update(written)
@@ -186,7 +187,7 @@ def undo_elections(context: Context, broker_id: int, declined: Iterable[TopicPar
             wanted[partition] = led_by(state, NO_LEADER, isr)._replace(controller_epoch=context.epoch)
     if not wanted:
         return
-    written: dict[TopicPartition, PartitionState] = yield WriteStates(wanted)
+    written = yield from write_states(context, wanted)
     for partition, state in written.items():
         del context.left_out[partition]
         context.states[partition] = state

@@ -15,14 +15,15 @@ from collections.abc import Collection, Iterable, Mapping
 from kbroker.errors import ErrorCode
 from kbroker.model import TopicPartition
 from kbroker.rules.controller.asked_moves import drop_asked
+from kbroker.rules.controller.assignments import NOBODY_IN_SYNC, write_assignments
 from kbroker.rules.controller.batch import Batch
-from kbroker.rules.controller.commands import ReadReassignments, Rule, WriteTopics
+from kbroker.rules.controller.commands import ReadReassignments, Rule
 from kbroker.rules.controller.context import Context, Replica
 from kbroker.rules.controller.elections import Election
 from kbroker.rules.controller.outcomes import NOT_MOVED, target_problem
 from kbroker.rules.controller.partitions import begin_epochs, bring_online
 from kbroker.rules.controller.replicas import change_replicas
-from kbroker.rules.controller.values import Assignment, ReplicaStatus, Topic
+from kbroker.rules.controller.values import Assignment, ReplicaStatus
 
 CHUNK = 300
 """The most partitions with whose reassignments one event goes on."""
@@ -31,7 +32,6 @@ Target = tuple[int, ...] | None
 """The replicas that a partition is to have; None: cancel."""
 
 Refusals = dict[TopicPartition, tuple[ErrorCode, str | None]]
-_NOBODY_IN_SYNC = "None of these replicas is in sync: the partition would need an unclean leader election."
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
 
@@ -119,11 +119,11 @@ def _begin(context: Context, wanted: Mapping[TopicPartition, Assignment]) -> Rul
             # A partition that never had a leader has no log to copy.
             outcome[partition] = (ErrorCode.UNKNOWN_SERVER_ERROR, "The partition has no leader yet.")
         elif not _has_in_sync(context, partition, assignment):
-            outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, _NOBODY_IN_SYNC)
+            outcome[partition] = (ErrorCode.INVALID_REPLICA_ASSIGNMENT, NOBODY_IN_SYNC)
         else:
             accepted[partition] = assignment
     changed = {each: now for each, now in accepted.items() if now != context.stored_assignment(each)}
-    gone = yield from _write(context, changed)
+    gone = yield from write_assignments(context, changed)
     for partition, assignment in accepted.items():
         if partition in changed and partition.topic in gone:
             outcome[partition] = _GONE
@@ -133,22 +133,6 @@ def _begin(context: Context, wanted: Mapping[TopicPartition, Assignment]) -> Rul
             context.waiting[partition] = assignment
     yield from resume_reassignments(context, [each for each in accepted if not outcome[each][0]])
     return outcome
-
-
-def _write(context: Context, assignments: Mapping[TopicPartition, Assignment]) -> Rule[Collection[str]]:
-    """Write assignments into the nodes of their topics. Returns the topics whose nodes are gone."""
-    topics: dict[str, Topic] = {}
-    for (name, partition_id), assignment in assignments.items():
-        if name not in topics:
-            topics[name] = context.topic(name)
-        topics[name].partitions[partition_id] = assignment
-    if not topics:
-        return ()
-    written: frozenset[str] = yield WriteTopics(topics)
-    gone = topics.keys() - written
-    for name in sorted(gone):
-        context.note(f"the node of topic {name} is gone")
-    return gone
 
 
 def _go_on(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]:
@@ -162,24 +146,16 @@ def _go_on(context: Context, partitions: Iterable[TopicPartition]) -> Rule[None]
 def _take_up(context: Context, partitions: Iterable[TopicPartition]) -> Rule[dict[TopicPartition, Assignment]]:
     """Remember what the nodes say of partitions whose turn has come, and remove replicas that are not wanted any more.
 
-    One whose ISR has moved out of what it was to get, while it waited, keeps what it has. Returns the assignments.
+    Returns the assignments.
     """
     taken = {each: context.waiting.pop(each, context.assignment(each)) for each in partitions}
-    kept: dict[TopicPartition, Assignment] = {}
     unneeded: list[Replica] = []
     for partition, assignment in taken.items():
         before = context.assignment(partition)
-        if assignment != before and not _has_in_sync(context, partition, assignment):
-            context.note(f"its reassignment is taken back: {_NOBODY_IN_SYNC}", partition)
-            kept[partition] = before
-            continue
         context.put_assignment(partition, assignment)
         unneeded += [(partition, each) for each in before.replicas if each not in assignment.replicas]
-    if kept:
-        yield from _write(context, kept)
-        yield from drop_asked(lambda partition, _: partition in kept)
     yield from _remove_replicas(context, unneeded)
-    return taken | kept
+    return taken
 
 
 def _has_in_sync(context: Context, partition: TopicPartition, assignment: Assignment) -> bool:
@@ -216,7 +192,8 @@ def _complete(context: Context, assignments: Mapping[TopicPartition, Assignment]
     yield from _move_leaders(context, targets)
     removed = [(each, broker_id) for each, assignment in assignments.items() for broker_id in assignment.removing]
     yield from _remove_replicas(context, removed)
-    yield from _write(context, {each: target for each, target in targets.items() if target != assignments[each]})
+    changed = {each: target for each, target in targets.items() if target != assignments[each]}
+    yield from write_assignments(context, changed)
     yield from drop_asked(lambda each, replicas: each in targets and replicas == targets[each].replicas)
     for partition in targets:
         context.end_reassignment(partition)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.cluster.controller import Controller
 from kbroker.cluster.controller_requests import AlterPartition, AlterReassignments, ListReassignments
 from kbroker.cluster.topic_requests import DeleteTopics, GrowTopics
 from kbroker.coordination import paths
@@ -301,13 +302,24 @@ def test_topics_of_which_partitions_wait_are_deleted(moving: ControlCluster) -> 
     assert moving.ask(ListReassignments(None)).keys() == set(FIRST)
 
 
-def test_a_cancel_that_waits_is_taken_back_when_the_isr_moves_out_meanwhile(moving: ControlCluster) -> None:
+def test_a_cancel_that_waits_is_taken_back_when_the_isr_moves_out_meanwhile(
+    moving: ControlCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the new replica has all records then: without it the partition would need an unclean election."""
     moving.settle()
     last = MOVED[-1]
     moving.join_isr(*last, 4)
     begin(moving, dict.fromkeys(MOVED))
     assert not moving.assignment(last.topic).adding
+    carry_out = Controller._carry_out
+
+    def look(controller: Controller, term: Any, command: Any) -> Any:
+        done = carry_out(controller, term, command)
+        replicas = moving.assignment(last.topic).replicas[last.partition_id]
+        assert not set(moving.state(*last).isr).isdisjoint(replicas), "the next controller could elect nobody"
+        return done
+
+    monkeypatch.setattr(Controller, "_carry_out", look)
     for node_id in (3, 2):
         moving.kill(node_id)
         moving.expire(node_id)
