@@ -29,6 +29,11 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition_id}"
 
 
+def topic_ids_differ(one: UUID, other: UUID) -> bool:
+    """Return whether both ids are known and not the same."""
+    return one != other and NO_UUID not in (one, other)
+
+
 def number_key(number: int) -> bytes:
     """Return a key of dicts and sets for a number that a peer chooses.
 

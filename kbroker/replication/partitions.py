@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
-from kbroker.model import NO_UUID, TopicPartition
+from kbroker.model import TopicPartition, topic_ids_differ
 from kbroker.protocol import messages as M
 from kbroker.replication.control_requests import (
     DURING_DELETE,
@@ -265,7 +265,7 @@ class ReplicatedPartitions:
             return ErrorCode.KAFKA_STORAGE_ERROR
         log = self._logs.get(topic_partition)
         is_left = topic_partition in self._left
-        if log is not None and _differ(log.topic_id, told.topic_id) and not is_left:
+        if log is not None and topic_ids_differ(log.topic_id, told.topic_id) and not is_left:
             LOG.error("%s is of topic id %s, and the controller says %s", topic_partition, log.topic_id, told.topic_id)
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = NO_EPOCH if replica is None else replica.hosted.leader_epoch
@@ -341,7 +341,7 @@ class ReplicatedPartitions:
     def _make_way(self, told: ToldRole) -> None:
         """Delete a log that was left here by an older topic of the same name. Raises StorageFailed."""
         log = self._logs.get(told.topic_partition)
-        if log is not None and told.topic_partition in self._left and _differ(log.topic_id, told.topic_id):
+        if log is not None and told.topic_partition in self._left and topic_ids_differ(log.topic_id, told.topic_id):
             LOG.info("%s: the log of topic id %s is deleted, as that topic was", told.topic_partition, log.topic_id)
             self._logs.delete(told.topic_partition)
 
@@ -524,7 +524,7 @@ class ReplicatedPartitions:
                 [
                     at
                     for at, replica in self._replicas.items()
-                    if at.topic in topics and not _differ(replica.hosted.topic_id, topics[at.topic])
+                    if at.topic in topics and not topic_ids_differ(replica.hosted.topic_id, topics[at.topic])
                 ]
             )
 
@@ -550,7 +550,7 @@ class ReplicatedPartitions:
         self, hosted: Hosted, topic_id: UUID, state: M.UpdateMetadataRequest.UpdateMetadataPartitionState
     ) -> bool:
         """Return whether the metadata says that the partition is another one, or has other replicas by now."""
-        if _differ(hosted.topic_id, topic_id):
+        if topic_ids_differ(hosted.topic_id, topic_id):
             return True
         is_later = state.leader == DURING_DELETE or bool(state.replicas and state.leader_epoch > hosted.leader_epoch)
         return is_later and self._node_id not in state.replicas
@@ -771,11 +771,6 @@ class ReplicatedPartitions:
             expands = self._counts.expands + bool(set(after.committed) - set(before.committed))
             shrinks = self._counts.shrinks + bool(set(before.committed) - set(after.committed))
             self._counts = self._counts._replace(expands=expands, shrinks=shrinks)
-
-
-def _differ(one: UUID, other: UUID) -> bool:
-    """Return whether both are known and not the same."""
-    return one != other and NO_UUID not in (one, other)
 
 
 def _state_of(replica: _Replica) -> ReplicaState:

@@ -21,7 +21,7 @@ from kbroker._core.log.producers import limit_memory
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, KbrokerError, ProtocolError, StorageFailed
 from kbroker.fs import FileSystem, RealFileSystem
-from kbroker.model import NO_LEADER_EPOCH, NO_UUID, TopicPartition
+from kbroker.model import NO_LEADER_EPOCH, TopicPartition, topic_ids_differ
 from kbroker.storage import checkpoints, file_names
 from kbroker.storage import directory as directories
 from kbroker.storage.cleaner import LogCleaner
@@ -360,7 +360,7 @@ class LogManager:
         with self._lock:
             log = self._logs.get(topic_partition)
             if log is not None:
-                if log.topic_id != topic_id and NO_UUID not in (log.topic_id, topic_id):
+                if topic_ids_differ(log.topic_id, topic_id):
                     raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has id {log.topic_id}")
                 return log
             stray = self.strays.pop(topic_partition, None)

@@ -39,7 +39,7 @@ class OpenDirectory:
         path: str,
         flusher_threads: int,
         lock: threading.RLock,
-        lost: Collection[TopicPartition] = (),
+        lost: Collection[TopicPartition],
         *,
         is_member: bool,
     ):

@@ -110,6 +110,12 @@ def shell(host: Namespace, tmp_path: Path) -> Iterator[Shell]:
     made.close()
 
 
+@pytest.fixture
+def zookeeper(host: Namespace, tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path / "zookeeper") as made:
+        yield made
+
+
 def await_that(is_so: Callable[[], bool], shell: Shell) -> None:
     deadline = time.monotonic() + WAIT_S
     while not is_so():
@@ -162,7 +168,9 @@ def at_the_places(line: str) -> str:
     return line.replace("/var/lib/kbroker", place)
 
 
-def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_path: Path) -> None:
+def test_one_broker_becomes_three_in_the_lines_of_the_page(
+    zookeeper: ZooKeeperProcess, shell: Shell, tmp_path: Path
+) -> None:
     lines = lines_of("From one broker to three in ten lines")
     export, first, two, three, servers, *commands = map(at_the_places, lines)
     assert len(commands) == 4, "the page says ten lines, with the export and the address of the servers"
@@ -175,36 +183,23 @@ def test_one_broker_becomes_three_in_the_lines_of_the_page(shell: Shell, tmp_pat
     alone.send_signal(signal.SIGTERM)
     assert alone.wait(STOP_TIMEOUT_S) == 0
 
-    zookeeper = ZooKeeperProcess(tmp_path / "zookeeper")
-    zookeeper.start()
-    try:
-        at = f"127.0.0.1:{zookeeper.port}"
-        shell.run(export.replace("127.0.0.1:2181", at))
-        for line, address in ((first, "127.0.0.1"), (two, "127.0.0.2"), (three, "127.0.0.3")):
-            shell.begin(*shlex.split(line.replace("127.0.0.1:2181", at)))
-            await_that(lambda address=address: serves(9092, address), shell)
-        name, _, value = servers.removeprefix("export ").partition("=")
-        shell.environment[name] = value
-        said = [shell.run(line) for line in commands]
-        assert "nothing is moving" in said[1]
-        assert "3 partitions, 0 under-replicated, 0 under min ISR, 0 without a leader" in said[3]
-        described = shell.run("kbroker topics describe views")
-        assert "3 partitions  3 messages" in described and "retention.ms=99000000" in described
-        rows = [line.split() for line in described.splitlines()[2:]]
-        assert [sorted(row[3].split(",")) for row in rows] == [sorted(row[4].split(",")) for row in rows]
-        assert {row[3].count(",") for row in rows} == {2}
-        assert "compared" in shell.run("kbroker verify-log --replicas")
-        shell.close()
-    finally:
-        zookeeper.kill()
-
-
-@pytest.fixture
-def zookeeper(host: Namespace, tmp_path: Path) -> Iterator[ZooKeeperProcess]:
-    made = ZooKeeperProcess(tmp_path / "zookeeper")
-    made.start()
-    yield made
-    made.kill()
+    at = f"127.0.0.1:{zookeeper.port}"
+    shell.run(export.replace("127.0.0.1:2181", at))
+    for line, address in ((first, "127.0.0.1"), (two, "127.0.0.2"), (three, "127.0.0.3")):
+        shell.begin(*shlex.split(line.replace("127.0.0.1:2181", at)))
+        await_that(lambda address=address: serves(9092, address), shell)
+    name, _, value = servers.removeprefix("export ").partition("=")
+    shell.environment[name] = value
+    said = [shell.run(line) for line in commands]
+    assert "nothing is moving" in said[1]
+    assert "3 partitions, 0 under-replicated, 0 under min ISR, 0 without a leader" in said[3]
+    described = shell.run("kbroker topics describe views")
+    assert "3 partitions  3 messages" in described and "retention.ms=99000000" in described
+    rows = [line.split() for line in described.splitlines()[2:]]
+    assert [sorted(row[3].split(",")) for row in rows] == [sorted(row[4].split(",")) for row in rows]
+    assert {row[3].count(",") for row in rows} == {2}
+    assert "compared" in shell.run("kbroker verify-log --replicas")
+    shell.close()
 
 
 VIEWS = "views  3 partitions  3 messages"

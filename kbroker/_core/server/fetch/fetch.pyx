@@ -101,18 +101,21 @@ cdef void fetch_free(fetch_t *f) noexcept nogil:
 
 # --- the answer ---------------------------------------------------------------------------------------
 
-cdef inline bint note_change(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
-    """Return whether an incremental response names this partition; note in the session what the client knows then.
+cdef inline int64_t told_high_watermark(const fetch_entry_t *e) noexcept nogil:
+    """Return the high watermark that the client has from this answer; -1: none.
 
-    After an error the session notes a high watermark of -1, so that the partition is named again when the error is
-    gone. So it does after a diverging epoch: a follower takes no high watermark before its log is cut.
+    After an error there is none, so that the partition is named again when the error is gone. Nor is there one after a
+    diverging epoch: a follower takes none before its log is cut.
     """
+    return -1 if e.diverging_epoch >= 0 else e.read.high_watermark
+
+cdef inline bint note_change(fetch_entry_t *e, cached_partition_t *cached) noexcept nogil:
+    """Return whether an incremental response names this partition; note in the session what the client knows then."""
+    cdef int64_t high_watermark = told_high_watermark(e)
     cdef bint changed = e.read.segment != NULL or e.diverging_epoch >= 0 or e.preferred >= 0
-    if cached.high_watermark != e.read.high_watermark:
-        cached.high_watermark = e.read.high_watermark
+    if cached.high_watermark != high_watermark:
+        cached.high_watermark = high_watermark
         changed = True
-    if e.diverging_epoch >= 0:
-        cached.high_watermark = -1
     if cached.log_start_offset != e.read.log_start_offset:
         cached.log_start_offset = e.read.log_start_offset
         changed = True
@@ -192,7 +195,7 @@ cdef int32_t make_session(fetch_t *f, int32_t first, int64_t now_ms) noexcept no
         cached.last_fetched_epoch = e.last_fetched_epoch
         cached.follower_start = e.follower_start
         cached.leader_epoch = e.current_leader_epoch
-        cached.high_watermark = -1 if e.diverging_epoch >= 0 else e.read.high_watermark   # as in note_change
+        cached.high_watermark = told_high_watermark(e)
         cached.log_start_offset = e.read.log_start_offset
     session_id = session_list(f.cache, session, f.owner, f.host, now_ms)
     if session_id == 0:
