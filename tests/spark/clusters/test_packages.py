@@ -127,7 +127,9 @@ def test_packages_in_an_archive_go_to_yarn(
         "spark.executorEnv.PYTHONPATH": "./packages", "spark.yarn.appMasterEnv.PYTHONPATH": "./packages",
         "spark.yarn.jars": f"local:{home}/jars/*", "spark.yarn.stagingDir": tmp_path / "staging",
         "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.instances": 2,
+        # By itself Spark waits 30 s for its executors, and a second one in YARN may take longer.
         "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "400s",
     }  # fmt: skip
     command = [home / "bin" / "spark-submit", "--master", "yarn", "--deploy-mode", mode]
     command += ["--archives", f"{tmp_path / 'packages.tar.gz'}#packages"]
