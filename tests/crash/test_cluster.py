@@ -47,8 +47,8 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
     brokers: tuple[str, ...], seed: int
 ) -> None:
     result = run(seed, brokers=brokers, seconds=6)
-    assert not result.is_bad, result
-    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
+    assert not result.is_bad, str(result)
+    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, str(result)
     if result.left_out:
         why = "; ".join(dict.fromkeys(result.left_out.values()))
         pytest.skip(f"all was well, but without {', '.join(result.left_out)}: {why}")
@@ -60,15 +60,15 @@ def test_nothing_acknowledged_is_lost_whatever_happens_to_brokers_and_networks(
 @pytest.mark.parametrize("brokers", [KAFKAS, KBROKERS], ids="-".join)
 def test_records_that_only_a_lost_leader_had_are_missed(brokers: tuple[str, ...], plant: str, fault: str) -> None:
     result = run(1, brokers=brokers, seconds=4, faults=[fault], plant=plant)
-    assert any("crash-" in line and "plain" in line for line in result.wrong), result
+    assert any("crash-" in line and "plain" in line for line in result.wrong), str(result)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kafkas_become_kbrokers_and_kafkas_again_under_load_and_nothing_is_lost() -> None:
     result = migration.run()
-    assert not result.is_bad, result
-    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, result
+    assert not result.is_bad, str(result)
+    assert result.outcomes[Outcome.COMMITTED] > 30 and result.records > 1000, str(result)
 
 
 @pytest.mark.timeout(300)
