@@ -134,9 +134,12 @@ public class TransactionClients {
 
         /** The records of the transaction under way. */
         final List<Future<RecordMetadata>> sent = new ArrayList<>();
+        /** Whether offsets were handed over in the transaction under way, and not yet answered. */
+        boolean offsetsWait = false;
 
         String begin() {
             sent.clear();
+            offsetsWait = false;
             String transaction = fullName() + "." + ++count;
             write(step("begin").put("transaction", transaction).put("client", fullName()));
             try {
@@ -167,17 +170,20 @@ public class TransactionClients {
          * A record is neither sent nor given up although its transaction is aborted: kafka-clients 4.3 would send it in the next one.
          * Its sender asks whether records wait before it takes the request that ends the transaction, and between the two the last
          * record and the abort may come. This life is over then.
+         *
+         * The same holds for offsets: those that an error keeps from being sent stay in the producer's map of offsets to commit, from
+         * which the request of the next transaction is made, whatever is in it then.
          */
         static class LeftOver extends KafkaException {
             LeftOver(String transaction) {
-                super("a record of " + transaction + " is left over");
+                super("a record or an offset of " + transaction + " is left over");
             }
         }
 
         void abort(String transaction) {
             insist(producer::abortTransaction); // after a fatal error it throws
             write(step("end").put("transaction", transaction).put("outcome", "aborted"));
-            if (!sent.stream().allMatch(Future::isDone)) throw new LeftOver(transaction);
+            if (offsetsWait || !sent.stream().allMatch(Future::isDone)) throw new LeftOver(transaction);
         }
 
         /** Records that wait are sent before: as in `LeftOver`, the commit may overtake the last one and succeed without it. */
@@ -330,7 +336,9 @@ public class TransactionClients {
                 ObjectNode use = step("use").put("transaction", transaction).put("group", GROUP);
                 use.set("offsets", ends);
                 write(use.set("records", rows(records)));
+                offsetsWait = true;
                 insist(() -> producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata()));
+                offsetsWait = false;
             }, chance.nextDouble() >= ABORTED_SHARE / 2);
         }
     }
