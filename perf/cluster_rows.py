@@ -111,7 +111,7 @@ def catch_up(peer: ClusterPeer) -> Measured:
     peer.nodes[away].stop()
     rdkafka_produce(peer, "behind", size, count)
     os.sync()  # or the follower's writes would wait for those of before
-    machine.touch_memory(WRITTEN_GB)
+    machine.touch_memory(WRITTEN_GB << 30)
     cpu = peer.cpu_seconds()
     began = time.monotonic()
     peer.start(away)
@@ -391,7 +391,7 @@ def catch_up_rows() -> list[Figure]:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"kbroker-bench-loop-{os.getpid()}"
     for _ in range(3):
         os.sync()
-        machine.touch_memory(WRITTEN_GB)
+        machine.touch_memory(WRITTEN_GB << 30)
         port = free_port()
         with tools.Loop("append", port, path):
             began = time.monotonic()

@@ -52,13 +52,14 @@ def resident_mb(pid: int) -> float:
     return 0.0
 
 
-def touch_memory(gigabytes: int = 3) -> None:
-    """Touch and free memory, so that a run does not pay for pages that a virtual machine's host has taken back.
+def touch_memory(size: int = 3 << 30) -> None:
+    """Touch and free `size` bytes of memory that is new to the process.
 
-    Call it before every run that writes files: the first write to such a page costs thirty times the second. Where the
-    host takes free pages back all the time (free page reporting), it helps for about a gigabyte and a second.
+    A run after it does not pay for pages that a virtual machine's host has taken back. Call it before every run that
+    writes files: the first write to such a page costs thirty times the second. Where the host takes free pages back all
+    the time (free page reporting), it helps for about a gigabyte and a second.
     """
-    mmap.mmap(-1, gigabytes << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+    mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def describe() -> str:

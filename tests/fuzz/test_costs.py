@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 
 import pytest
 
+from perf.machine import touch_memory
 from tests.fuzz.costs import (
     ANSWER,
     MEMORY,
@@ -75,10 +75,3 @@ def test_memory_is_the_highest_there_was() -> None:
     before = highest_resident()
     touch_memory(64 << 20)
     assert highest_resident() - before > 32 << 20
-
-
-def touch_memory(length: int) -> None:
-    """Pages that are new to the process: malloc would take a hole in its heap, which is resident already."""
-    with mmap.mmap(-1, length) as memory:
-        for at in range(0, length, mmap.PAGESIZE):
-            memory[at] = 1
