@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.timeout(300)
 def test_clients_lose_nothing_and_do_nothing_twice_whatever_happens_to_the_broker() -> None:
     result = run(seed=1, steps=8)
-    assert not result.wrong, result
+    assert not result.wrong, str(result)
     assert result.ledger.count > 1000
 
 
@@ -39,4 +39,4 @@ def test_what_clients_do_wrong_is_found(mistake: str, faults: list[str], found: 
         result = run(seed, steps=6, faults=faults, mistake=mistake)
         if result.wrong:
             break
-    assert any(found in line for line in result.wrong), result
+    assert any(found in line for line in result.wrong), str(result)
